@@ -1,0 +1,82 @@
+"""Documents on disk: written whole or not at all, read by schema name and version."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from vlmprof.errors import EnvironmentFault, UserError
+from vlmprof.records.figures import Record
+from vlmprof.records.run import RUN_SCHEMA, Run
+
+__all__ = ["dump_json", "read_run", "write_whole"]
+
+
+def dump_json(document: Record, indent: int | None = 1) -> str:
+    """The document as JSON, fields under their public names."""
+    return document.model_dump_json(by_alias=True, indent=indent, exclude_none=True) + "\n"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write by temporary file, fsync and rename: a reader sees the old file or the new one, never part of one.
+
+    Raises:
+        EnvironmentFault: no space, or no right to write there.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise EnvironmentFault(f"'{path}' cannot be written: {error.strerror}") from None
+
+
+def read_run(path: Path) -> Run:
+    """The run record of a run folder or a file.
+
+    Raises:
+        UserError: there is none, it is damaged, of another kind, or of a newer vlmprof (named).
+    """
+    file = path / "run.json" if path.is_dir() else path
+    content = _read_json(file)
+    _check_schema(file, content, RUN_SCHEMA)
+    try:
+        return Run.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"'{file}' is not a whole run record: {where}: {first['msg']}") from None
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no run record '{file}'") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"'{file}' cannot be read: {error}") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"'{file}' is not valid JSON (line {error.lineno}): it is damaged or cut off") from None
+    if not isinstance(content, dict):
+        raise UserError(f"'{file}' is not a vlmprof document")
+    return content
+
+
+def _check_schema(file: Path, content: dict[str, Any], wanted: str) -> None:
+    found = content.get("schema")
+    kind, _, version = wanted.partition("/")
+    if not isinstance(found, str) or found.partition("/")[0] != kind:
+        raise UserError(f"'{file}' is {found or 'no vlmprof document'}, but a {kind} is needed")
+    number = found.partition("/")[2]
+    if not number.isdecimal() or int(number) > int(version):
+        raise UserError(f"'{file}' is {found}, newer than the {wanted} that this vlmprof reads: upgrade vlmprof")

@@ -1,0 +1,72 @@
+"""From the marks of a step to self times: every moment belongs to the innermost open range, to no other, and to one.
+
+    self(r) = sum of (t[i+1] - t[i]) over all i after which r is the innermost open range
+
+so the self times of all ranges add up to the step exactly, and a recomputation inside a backward range is taken off
+that range and stands under its own phase.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["LEAVE", "RangeTime", "Span", "attribute", "spans"]
+
+LEAVE = -1
+
+
+@dataclass
+class RangeTime:
+    """Of one range name in one step: milliseconds that were its own, and how often it was entered."""
+
+    self_ms: float = 0.0
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Span:
+    """One entry to a range: its id, begin and end in milliseconds since the step began, and its nesting depth."""
+
+    range_id: int
+    begin_ms: float
+    end_ms: float
+    depth: int
+
+
+def attribute(
+    events: Sequence[tuple[Any, int]], milliseconds: Callable[[Any, Any], float]
+) -> dict[int, RangeTime]:
+    """Self time and entries by range id.
+
+    Args:
+        events: (mark, range id to enter or LEAVE), in order and balanced, the outermost range being the step.
+        milliseconds: the clock's way from two marks to a time.
+    """
+    times: dict[int, RangeTime] = {}
+    stack: list[RangeTime] = []
+    previous: Any = None
+    for mark, code in events:
+        if stack:
+            stack[-1].self_ms += milliseconds(previous, mark)
+        if code == LEAVE:
+            stack.pop()
+        else:
+            time = times.setdefault(code, RangeTime())
+            time.count += 1
+            stack.append(time)
+        previous = mark
+    return times
+
+
+def spans(events: Sequence[tuple[Any, int]], milliseconds: Callable[[Any, Any], float]) -> list[Span]:
+    """Every entry of a step as a span, in order of their ends."""
+    found: list[Span] = []
+    stack: list[tuple[int, float]] = []
+    for mark, code in events:
+        now = milliseconds(events[0][0], mark)
+        if code == LEAVE:
+            range_id, begin = stack.pop()
+            found.append(Span(range_id, begin, now, len(stack)))
+        else:
+            stack.append((code, now))
+    return found

@@ -1,0 +1,164 @@
+"""Wraps what `hookpoints` found, from outside, while a step is observed; afterwards the model is as it was.
+
+Backward marks: a hook on the autograd node of a stage's output tells its backward begin. A plain view of each input, made first
+thing inside the stage, carries a hook that tells its end: autograd runs nodes in descending order of creation, so the
+view's turn comes right after the last node of the stage. (A custom identity function there breaks in-place operations
+on it, and an input hook without the view fires only when the input's producer runs.)
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vlmprof.stages.hookpoints import Place
+from vlmprof.stages.recorder import Recorder, in_backward
+from vlmprof.stages.tree import Range
+
+__all__ = ["Hooks", "observe", "staged", "timed"]
+
+Function = Callable[..., Any]
+_BEGINS = "vlmprof.begins"
+next_node = torch._C._autograd._get_sequence_nr
+"""The sequence number that the next autograd node of this thread will get."""
+
+
+class Hooks:
+    """The wrappers of a set of places. `install` and `remove` may be called for every step."""
+
+    def __init__(self, recorder: Recorder, places: Iterable[Place]) -> None:
+        self.recorder = recorder
+        self.places = list(places)
+        self._undo: list[tuple[Any, str, Any]] = []
+
+    def install(self) -> None:
+        for place in self.places:
+            original = getattr(place.owner, place.attribute)
+            # An attribute of the instance itself is put back; one of the class shows again when ours is deleted.
+            own = vars(place.owner).get(place.attribute) if hasattr(place.owner, "__dict__") else None
+            self._undo.append((place.owner, place.attribute, own))
+            object.__setattr__(place.owner, place.attribute, self._wrap(original, place))
+
+    def remove(self) -> None:
+        while self._undo:
+            owner, attribute, own = self._undo.pop()
+            if own is None:
+                object.__delattr__(owner, attribute)
+            else:
+                object.__setattr__(owner, attribute, own)
+
+    def _wrap(self, function: Function, place: Place) -> Function:
+        point = place.point
+        if not point.in_model:
+            return timed(self.recorder, function, Range(place.stage, None, "step"))
+        if point.rerun_only:
+            return _rerun(self.recorder, function, Range(place.stage, place.layer, "recompute"))
+        wrapped = staged(self.recorder, function, place.stage, place.layer, f"{point.owner}.{point.member}")
+        return _counting(self.recorder, wrapped) if point.counts_micro_batches else wrapped
+
+
+def timed(recorder: Recorder, function: Function, range_: Range) -> Function:
+    """`function` inside a range, balanced also when an exception passes."""
+    range_id = recorder.id_of(range_)
+
+    @functools.wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with observe(recorder, range_id):
+            return function(*args, **kwargs)
+
+    return inside
+
+
+@contextmanager
+def observe(recorder: Recorder, range_id: int) -> Iterator[None]:
+    """A range around a block of code."""
+    recorder.forward_begins(range_id)
+    depth = recorder.depth - 1
+    try:
+        yield
+    except BaseException:
+        recorder.note_failure()
+        raise
+    finally:
+        recorder.unwind(depth)
+
+
+def _rerun(recorder: Recorder, function: Function, range_: Range) -> Function:
+    inside = timed(recorder, function, range_)
+
+    @functools.wraps(function)
+    def when_rerun(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if in_backward() == -1 else inside(*args, **kwargs)
+
+    return when_rerun
+
+
+def _counting(recorder: Recorder, function: Function) -> Function:
+    @functools.wraps(function)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        recorder.micro_batch += 1
+        return function(*args, **kwargs)
+
+    return counted
+
+
+def staged(recorder: Recorder, function: Function, stage: str, layer: int | None = None, part: str = "") -> Function:
+    """A stage of the model: its forward or re-run as a range, and marks that make its backward one."""
+    forward = recorder.id_of(Range(stage, layer, "forward", part))
+    rerun = recorder.id_of(Range(stage, layer, "recompute", part))
+    backward = recorder.id_of(Range(stage, layer, "backward", part))
+
+    def end(_: Tensor) -> None:
+        recorder.backward_ends(backward)
+
+    @functools.wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        recorder.forward_begins(forward if in_backward() == -1 else rerun)
+        depth = recorder.depth - 1
+        try:
+            if not torch.is_grad_enabled():
+                return function(*args, **kwargs)
+            args = tuple([_marked(value, end) for value in args])
+            kwargs = {name: _marked(value, end) for name, value in kwargs.items()}
+            first_own = next_node()
+            output = function(*args, **kwargs)
+            for value in output if isinstance(output, (tuple, list)) else (output,):
+                # What is handed through untouched was not computed here.
+                if isinstance(value, Tensor) and value.grad_fn is not None:
+                    if value.grad_fn._sequence_nr() >= first_own:
+                        _begins_at(recorder, value.grad_fn, backward)
+            return output
+        except BaseException:
+            recorder.note_failure()
+            raise
+        finally:
+            recorder.unwind(depth)
+
+    return inside
+
+
+def _begins_at(recorder: Recorder, node: Any, backward: int) -> None:
+    """Tell `backward`'s begin when `node` runs. A stage that ends with its last child shares that child's node and
+    comes to it later: the outer one must begin first, so a node keeps one list and is walked from its end."""
+    begins = node.metadata.get(_BEGINS)
+    if begins is None:
+        begins = node.metadata[_BEGINS] = [backward]
+
+        def begin(_: Any) -> None:
+            for range_id in reversed(begins):
+                recorder.backward_begins(range_id)
+
+        node.register_prehook(begin)
+    elif backward not in begins:
+        begins.append(backward)
+
+
+def _marked(value: Any, end: Callable[[Tensor], None]) -> Any:
+    """`value`, or a view of it whose gradient hook tells that the stage's backward is over."""
+    if isinstance(value, Tensor) and value.requires_grad and not isinstance(value, torch.nn.Parameter):
+        value = value.view_as(value)
+        value.register_hook(end)
+    return value

@@ -1,0 +1,182 @@
+"""The model: encoder, projector and MoE decoder composed of Megatron-Core parts, as Megatron's LLaVAModel names them."""
+
+import dataclasses
+from typing import Any
+
+import megatron.core
+import torch
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.enums import ModelType
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+from torch.nn import functional
+
+from vlmprof.errors import UserError
+from vlmprof.workload.batches import MicroBatch
+from vlmprof.workload.spec import Workload
+from vlmprof.workload.vision import Merger, VisionModel, encoder_layer_spec
+
+__all__ = ["VisionLanguageModel", "build_model"]
+
+
+class VisionLanguageModel(MegatronModule):  # type: ignore[misc]
+    """Image embeddings scattered into the text embeddings of a causal MoE decoder."""
+
+    model_type = ModelType.encoder_or_decoder
+    pre_process = post_process = True
+    share_embeddings_and_output_weights = False
+
+    def __init__(self, vision_model: VisionModel, vision_projection: Merger, language_model: GPTModel) -> None:
+        super().__init__(config=language_model.config)
+        self.vision_model = vision_model
+        self.vision_projection = vision_projection
+        self.language_model = language_model
+
+    def set_input_tensor(self, input_tensor: Any) -> None:
+        """Part of Megatron's schedule protocol: what the previous pipeline stage sends."""
+        self.language_model.set_input_tensor(input_tensor[0] if isinstance(input_tensor, list) else input_tensor)
+
+    def forward(self, batch: MicroBatch) -> Tensor:
+        """Loss of every token, float32 [sequences, seq_length]; not yet masked to the useful ones."""
+        embedded = self.language_model.embedding(input_ids=batch.input_ids, position_ids=batch.position_ids)
+        if batch.patches is not None:
+            images = self.vision_projection(self.vision_model(batch.patches, batch.grids))
+            embedded = self.scatter_images(embedded, images, batch.image_positions)
+        return self.language_model(
+            input_ids=batch.input_ids,
+            position_ids=batch.position_ids,
+            attention_mask=None,  # causal by the layer spec
+            decoder_input=embedded,
+            labels=batch.labels,
+        )
+
+    def scatter_images(self, embedded: Tensor, images: Tensor, positions: Tensor) -> Tensor:
+        """Put image embeddings in their places: [s, b, h], [n, 1, h], rows of the flattened [s * b] -> [s, b, h]."""
+        flat = embedded.reshape(-1, embedded.shape[-1])
+        flat = flat.index_copy(0, positions, images[:, 0].to(flat.dtype))
+        return flat.view_as(embedded)
+
+
+def build_model(workload: Workload, dtype: torch.dtype) -> VisionLanguageModel:
+    """The model of a workload with Megatron's parallel state as it stands; values are uninitialised (see `initial`).
+
+    Raises:
+        UserError: this megatron-core version lacks a setting that the workload asks for.
+    """
+    encoder, decoder = workload.model.encoder, workload.model.decoder
+    vision_config = transformer_config(
+        workload,
+        dtype,
+        num_layers=encoder.num_layers,
+        hidden_size=encoder.hidden_size,
+        num_attention_heads=encoder.num_attention_heads,
+        ffn_hidden_size=encoder.ffn_hidden_size,
+        layernorm_epsilon=encoder.layernorm_epsilon,
+        normalization="LayerNorm",
+        activation_func=_gelu_tanh,
+        add_bias_linear=True,
+        add_qkv_bias=True,
+    )
+    projector_config = transformer_config(
+        workload,
+        dtype,
+        num_layers=1,
+        hidden_size=decoder.hidden_size,
+        num_attention_heads=decoder.num_attention_heads,
+        ffn_hidden_size=workload.model.projector_width,
+        activation_func=functional.gelu,
+        add_bias_linear=True,
+    )
+    language_config = transformer_config(
+        workload,
+        dtype,
+        num_layers=decoder.num_layers,
+        hidden_size=decoder.hidden_size,
+        num_attention_heads=decoder.num_attention_heads,
+        num_query_groups=decoder.num_query_groups,
+        kv_channels=decoder.kv_channels,
+        ffn_hidden_size=decoder.moe_ffn_hidden_size,
+        layernorm_epsilon=decoder.layernorm_epsilon,
+        normalization="RMSNorm",
+        qk_layernorm=decoder.qk_layernorm,
+        activation_func=functional.silu,
+        gated_linear_unit=True,
+        add_bias_linear=False,
+        num_moe_experts=decoder.num_moe_experts,
+        moe_ffn_hidden_size=decoder.moe_ffn_hidden_size,
+        moe_router_topk=decoder.moe_router_topk,
+        moe_shared_expert_intermediate_size=decoder.moe_shared_expert_intermediate_size or None,
+        moe_token_dispatcher_type=workload.knobs.dispatcher,
+        moe_router_load_balancing_type="aux_loss",
+        moe_aux_loss_coeff=decoder.moe_aux_loss_coeff,
+        **_only_if_set(
+            moe_router_force_load_balancing=workload.knobs.force_balanced_routing,
+            moe_expert_capacity_factor=workload.knobs.expert_capacity_factor,
+        ),
+    )
+    spec = get_gpt_layer_local_spec(
+        num_experts=decoder.num_moe_experts,
+        moe_grouped_gemm=False,
+        qk_layernorm=decoder.qk_layernorm,
+        normalization="RMSNorm",
+    )
+    return VisionLanguageModel(
+        VisionModel(vision_config, encoder, encoder_layer_spec()),
+        Merger(projector_config, encoder, workload.model.merged_width),
+        GPTModel(
+            config=language_config,
+            transformer_layer_spec=spec,
+            vocab_size=decoder.vocab_size,
+            max_sequence_length=workload.data.seq_length,
+            position_embedding_type="rope",
+            rotary_base=decoder.rotary_base,
+            share_embeddings_and_output_weights=decoder.share_embeddings_and_output_weights,
+        ),
+    )
+
+
+def transformer_config(workload: Workload, dtype: torch.dtype, **settings: Any) -> TransformerConfig:
+    """A TransformerConfig with what all parts share: no dropout, no fusions that need Transformer Engine or Apex.
+
+    Raises:
+        UserError: this version has no field for one of `settings`.
+    """
+    fields = {field.name for field in dataclasses.fields(TransformerConfig)}
+    unknown = [name for name in settings if name not in fields]
+    if unknown:
+        raise UserError(
+            f"megatron-core {megatron.core.__version__} has no '{unknown[0]}' in its TransformerConfig: "
+            "leave that setting out or use another version"
+        )
+    knobs = workload.knobs
+    shared: dict[str, Any] = {
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": dtype == torch.bfloat16,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "perform_initialization": False,
+        "gradient_accumulation_fusion": False,
+        "masked_softmax_fusion": False,
+        "bias_activation_fusion": False,
+        "bias_dropout_fusion": False,
+        "apply_rope_fusion": False,
+        "calculate_per_token_loss": True,
+        "expert_model_parallel_size": workload.layout.ep if "num_moe_experts" in settings else 1,
+    }
+    if knobs.recompute == "full":
+        shared |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    elif knobs.recompute == "selective":
+        shared |= {"recompute_granularity": "selective", **_only_if_set(recompute_modules=list(knobs.recompute_modules))}
+    return TransformerConfig(**{name: value for name, value in {**shared, **settings}.items() if name in fields})
+
+
+def _only_if_set(**settings: Any) -> dict[str, Any]:
+    """Settings that differ from Megatron's default: left out, so that versions without them serve the rest."""
+    return {name: value for name, value in settings.items() if value}
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return functional.gelu(x, approximate="tanh")

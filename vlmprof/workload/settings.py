@@ -1,6 +1,7 @@
 """From a preset's name or a TOML file and `--set KEY=VALUE`s to a typed workload, or one sentence that says why not."""
 
 import difflib
+import hashlib
 import tomllib
 
 import typing
@@ -13,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from vlmprof.errors import UserError
 from vlmprof.workload.check import check
-from vlmprof.workload.spec import Workload
+from vlmprof.workload.spec import Data, Workload
 
-__all__ = ["load_workload", "presets", "setting_paths"]
+__all__ = ["data_overrides", "load_workload", "presets", "setting_paths"]
 
 Tree = dict[str, Any]
 
@@ -49,6 +50,33 @@ def load_workload(source: str, assignments: Iterable[str] = (), overrides: Mappi
     except ValidationError as error:
         raise UserError(f"workload '{source}': {_sentence(error)}") from None
     return check(workload)
+
+
+def data_overrides(data: str | None) -> dict[str, Any]:
+    """The settings that `--data real|mock|text-only|PATH` stands for.
+
+    Raises:
+        UserError: it is neither a kind nor an existing path.
+    """
+    if data is None:
+        return {}
+    kinds = [kind for kind in typing.get_args(Data.model_fields["kind"].annotation) if kind != "path"]
+    if data in kinds:
+        return {"data.kind": data}
+    path = Path(data)
+    if not path.exists():
+        raise UserError(f"--data '{data}' is neither {', '.join(kinds)} nor an existing folder or JSONL file")
+    return {"data.kind": "path", "data.path": str(path.resolve()), "data.fingerprint": _fingerprint(path)}
+
+
+def _fingerprint(path: Path) -> str:
+    """Of names and sizes: tells data sets apart without reading them."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        name = file.relative_to(path) if path.is_dir() else Path(file.name)
+        digest.update(f"{name}\0{file.stat().st_size}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def setting_paths(model: type[BaseModel] = Workload, prefix: str = "") -> Iterator[str]:

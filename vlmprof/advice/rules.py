@@ -1,0 +1,203 @@
+"""The rules. Each looks at a record and gives the figures of its finding, or None when it has nothing to say."""
+
+import statistics
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from vlmprof.records.figures import Figure
+from vlmprof.records.run import Finding, Run
+
+__all__ = ["RULES", "advise"]
+
+Figures = dict[str, float | str]
+
+
+class Rule(NamedTuple):
+    name: str
+    level: Literal["info", "warning"]
+    figures: Callable[[Run], Figures | None]
+    text: str
+    """With `{name}` for each figure; shares are formatted by `:.0%`."""
+
+
+def advise(run: Run) -> Run:
+    """The record with its findings."""
+    findings = []
+    for rule in RULES:
+        figures = rule.figures(run)
+        if figures is not None:
+            text = rule.text.format(**figures)
+            findings.append(Finding(rule=rule.name, level=rule.level, text=text, figures=figures))
+    return run.model_copy(update={"findings": tuple(findings)})
+
+
+def stage_ms(run: Run, stage: str) -> float:
+    """Total of a stage over all phases, milliseconds a step; 0 where it was not seen."""
+    rows = [row.total_ms for row in run.stages if row.name == stage]
+    return sum(total.value for total in rows if isinstance(total, Figure))
+
+
+def share(run: Run, stage: str) -> float:
+    step = stage_ms(run, "step")
+    return stage_ms(run, stage) / step if step else 0.0
+
+
+def above(stage: str, limit: float) -> Callable[[Run], Figures | None]:
+    """Figures when a stage takes more than `limit` of the observed step."""
+
+    def figures(run: Run) -> Figures | None:
+        found = share(run, stage)
+        return {"share": found, "ms": stage_ms(run, stage)} if found > limit else None
+
+    return figures
+
+
+def vision_over_decoder(run: Run) -> Figures | None:
+    vision, decoder = stage_ms(run, "encoder") + stage_ms(run, "projector"), stage_ms(run, "decoder")
+    if not decoder or vision <= decoder:
+        return None
+    return {"vision_ms": vision, "decoder_ms": decoder, "ratio": vision / decoder}
+
+
+def vision_share(run: Run) -> Figures | None:
+    found = share(run, "encoder") + share(run, "projector")
+    decoder = stage_ms(run, "decoder")
+    vision = stage_ms(run, "encoder") + stage_ms(run, "projector")
+    return {"share": found} if found > 0.15 and vision <= decoder else None
+
+
+def recompute_share(run: Run) -> Figures | None:
+    step = stage_ms(run, "step")
+    rerun = sum(
+        row.self_ms.value for row in run.stages if row.phase == "recompute" and isinstance(row.self_ms, Figure)
+    )
+    return {"share": rerun / step, "ms": rerun} if step and rerun / step > 0.05 else None
+
+
+def realism(kind: str) -> Callable[[Run], Figures | None]:
+    return lambda run: {"realism": kind} if run.data.realism == kind else None
+
+
+def padding(run: Run) -> Figures | None:
+    found = run.data.padding_share
+    return {"share": found} if found is not None and found > 0.25 else None
+
+
+def low_coverage(run: Run) -> Figures | None:
+    if run.coverage is None or run.coverage >= 0.97:
+        return None
+    return {"coverage": run.coverage, "other": 1 - run.coverage}
+
+
+def costly_observer(run: Run) -> Figures | None:
+    for row in run.overhead:
+        if isinstance(row.ratio, Figure) and row.ratio.value > 1.05:
+            return {"kind": row.kind, "ratio": row.ratio.value}
+    return None
+
+
+def unsteady(run: Run) -> Figures | None:
+    steps = [step.ms for step in run.steps if step.kind == "plain" and not step.warmup]
+    if len(steps) < 4:
+        return None
+    quarters = statistics.quantiles(steps, n=4)
+    spread = (quarters[2] - quarters[0]) / quarters[1]
+    return {"spread": spread, "median_ms": quarters[1]} if spread > 0.15 else None
+
+
+def rehearsal(run: Run) -> Figures | None:
+    environment = run.environment
+    return {"device": environment.device} if environment and environment.platform.startswith("cpu") else None
+
+
+def skipped(run: Run) -> Figures | None:
+    count = sum(run.data.skipped.values())
+    return {"count": float(count)} if count else None
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "vision-over-decoder",
+        "warning",
+        vision_over_decoder,
+        "encoder and projector take {vision_ms:.0f} ms a step, the decoder {decoder_ms:.0f}: {ratio:.1f} times as "
+        "much. Look at picture sizes, freezing and the encoder's own layout before the dispatcher.",
+    ),
+    Rule(
+        "vision-share",
+        "info",
+        vision_share,
+        "encoder and projector take {share:.0%} of the step: text-only or mock data would hide that.",
+    ),
+    Rule(
+        "mock-data",
+        "warning",
+        realism("mock"),
+        "the data is {realism}: one small picture a sequence says nothing of real throughput. Use --data real or your "
+        "own --data PATH before drawing a conclusion.",
+    ),
+    Rule(
+        "text-only-data",
+        "warning",
+        realism("text-only"),
+        "the data is {realism}: the encoder never ran, so this is not the throughput of a VLM.",
+    ),
+    Rule(
+        "data-bound",
+        "warning",
+        above("data", 0.15),
+        "waiting for data takes {share:.0%} of the step ({ms:.0f} ms): pictures are read and resized inside the step.",
+    ),
+    Rule(
+        "dispatcher-share",
+        "warning",
+        above("decoder.dispatcher", 0.20),
+        "the token dispatcher takes {share:.0%} of the step ({ms:.0f} ms): compare --set dispatcher=allgather and "
+        "alltoall, and the expert-parallel size.",
+    ),
+    Rule(
+        "head-share",
+        "info",
+        above("head", 0.25),
+        "output layer and loss take {share:.0%} of the step ({ms:.0f} ms): the vocabulary weighs on a model this small.",
+    ),
+    Rule(
+        "recompute-share",
+        "info",
+        recompute_share,
+        "recomputation takes {share:.0%} of the step ({ms:.0f} ms): once the model fits, selective recompute is "
+        "usually the better steady state.",
+    ),
+    Rule(
+        "padding",
+        "info",
+        padding,
+        "{share:.0%} of the tokens are padding: they cost decoder time and bear no loss. Compare by useful tokens.",
+    ),
+    Rule("skipped-samples", "warning", skipped, "{count:.0f} samples were left out because their picture is bad."),
+    Rule(
+        "coverage",
+        "warning",
+        low_coverage,
+        "only {coverage:.1%} of the step lies in a named stage; {other:.1%} is `other`: see `missing` and hook_points.",
+    ),
+    Rule(
+        "observer-cost",
+        "warning",
+        costly_observer,
+        "{kind} steps take {ratio:.2f} times a plain step: trust the shares, take times from plain steps.",
+    ),
+    Rule(
+        "unsteady",
+        "info",
+        unsteady,
+        "plain steps spread by {spread:.0%} of their median ({median_ms:.0f} ms): the machine is busy or batches "
+        "differ much; use more --steps.",
+    ),
+    Rule(
+        "cpu-rehearsal",
+        "info",
+        rehearsal,
+        "measured on the {device}: where work happens is real, but shares of the time are those of a CPU.",
+    ),
+)

@@ -1,0 +1,55 @@
+"""The `vlmprof` program: its commands, and the one place where an error becomes a sentence and an exit code."""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from vlmprof.commands import doctor, run, schema, show
+from vlmprof.errors import Exit, UserError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="vlmprof",
+    help="Where a step's time and memory go when training MoE vision-language models on Megatron, "
+    "whether it is worse than it was, and which commit did it.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for command in (run.run, show.show, doctor.doctor, schema.schema):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def _program(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        from importlib import metadata
+
+        print(metadata.version("vlmprof"))
+        raise typer.Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; returns its exit code."""
+    try:
+        code = app(args=list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or 0)
+    except UserError as error:
+        print(f"vlmprof: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print("vlmprof: interrupted", file=sys.stderr)
+        return int(Exit.INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output has gone: `vlmprof show RUN | head`
+        sys.stderr.close()
+        return int(Exit.FINE)
+    except Exception as error:
+        message = getattr(error, "format_message", None)  # a usage error of typer's, whichever click it carries
+        if message is None:
+            raise
+        print(f"vlmprof: {message()} (see vlmprof --help)".replace("\n", " "), file=sys.stderr)
+        return int(Exit.INPUT)

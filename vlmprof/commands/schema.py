@@ -1,0 +1,22 @@
+"""`vlmprof schema`: the JSON Schema of a document."""
+
+import json
+from typing import Annotated
+
+import typer
+
+__all__ = ["schema"]
+
+
+def schema(document: Annotated[str, typer.Argument(help="run, or workload")]) -> None:
+    """Print the JSON Schema of a document."""
+    from pydantic import BaseModel
+
+    from vlmprof.errors import UserError
+    from vlmprof.records.run import Run
+    from vlmprof.workload.spec import Workload
+
+    documents: dict[str, type[BaseModel]] = {"run": Run, "workload": Workload}
+    if document not in documents:
+        raise UserError(f"there is no document '{document}': the documents are {', '.join(documents)}")
+    print(json.dumps(documents[document].model_json_schema(by_alias=True), indent=1))

@@ -1,0 +1,58 @@
+"""One child process group: started guarded, watched, and ended whole."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from vlmprof.lifeline import guarded
+
+__all__ = ["child", "end_group"]
+
+GRACE_SECONDS = 5.0
+
+
+@contextlib.contextmanager
+def child(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `command` in a process group of its own, its output in `log`; the group is gone when the block ends."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            guarded(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            end_group(process)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the whole group, SIGKILL to what is left after a grace period; a second Ctrl-C does not stop this."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            if not _signal_group(process.pid, sent):
+                break
+            deadline = time.monotonic() + GRACE_SECONDS
+            while time.monotonic() < deadline and _signal_group(process.pid, 0):
+                process.poll()
+                time.sleep(0.02)
+        process.wait()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Whether the group was there to be signalled."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

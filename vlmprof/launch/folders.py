@@ -1,0 +1,61 @@
+"""The folder of a run: made only when everything that can be checked beforehand is in order."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vlmprof.errors import EnvironmentFault, UserError
+
+__all__ = ["default_folder", "make_folder", "resolve_megatron"]
+
+
+def default_folder(workload_name: str, hash8: str, now: datetime | None = None) -> Path:
+    """`vlmprof-runs/<UTC time>-<workload>-<hash8>` in the working folder."""
+    stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%S")
+    folder = Path("vlmprof-runs") / f"{stamp}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', workload_name)}-{hash8}"
+    number = 2
+    candidate = folder
+    while candidate.exists():
+        candidate = folder.with_name(f"{folder.name}-{number}")
+        number += 1
+    return candidate
+
+
+def make_folder(folder: Path) -> None:
+    """Create the run folder, or take an empty one.
+
+    Raises:
+        UserError: it is a file, is not empty, or may not be written.
+        EnvironmentFault: the disk is full.
+    """
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"output folder '{folder}' is not empty: name another one with --out")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"output folder '{folder}' is a file: name another one with --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        kind = EnvironmentFault if error.errno == 28 else UserError
+        raise kind(f"output folder '{folder}' cannot be written: {error.strerror}") from None
+
+
+def resolve_megatron(path: str) -> str:
+    """The folder to put in front of PYTHONPATH for `--megatron PATH`; empty stays empty (the installed package).
+
+    Raises:
+        UserError: neither `PATH/megatron/core` nor `PATH/3rdparty/Megatron-LM/megatron/core` exists.
+    """
+    if not path:
+        return ""
+    root = Path(path).resolve()
+    for folder in (root, root / "3rdparty" / "Megatron-LM"):
+        if (folder / "megatron" / "core").is_dir():
+            return str(folder)
+    if root.is_dir() and (root / "3rdparty" / "Megatron-LM").is_dir():
+        raise UserError(
+            f"--megatron '{path}': its submodule 3rdparty/Megatron-LM is empty; run git submodule update --init there"
+        )
+    raise UserError(f"--megatron '{path}' holds no megatron/core: name a Megatron-LM or Megatron Bridge checkout")

@@ -1,0 +1,262 @@
+"""From a journal's events to a run record: pure, so that a dead worker's journal gives as whole a record as a live one's."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from vlmprof.records.figures import Absent, Figure, Measured, figure, middle_half
+from vlmprof.records.journal import Event
+from vlmprof.records.run import (
+    DataRecord,
+    EffectiveWork,
+    Environment,
+    HookPointRecord,
+    LayerTime,
+    Outcome,
+    Overhead,
+    Run,
+    Stage,
+    Step,
+    WorkloadRecord,
+)
+from vlmprof.records.stage_tree import PHASES, STAGES, ancestors
+
+__all__ = ["NOTES", "assemble"]
+
+NOTES = ("garbage collection is held off inside steps and run between them",)
+Key = tuple[str, str]
+"""(stage, phase)"""
+
+
+def assemble(events: Sequence[Event], outcome: Outcome | None = None) -> Run:
+    """The record of a run. `outcome` overrules what the journal says (the launcher knows how the worker ended)."""
+    start = _first(events, "start")
+    model = _first(events, "model")
+    plan = _first(events, "plan")
+    environment = _first(events, "environment").get("environment")
+    steps = [event for event in events if event["event"] == "step"]
+    measured = [step for step in steps if not step["warmup"]]
+    plain = [step for step in measured if step["kind"] == "plain"]
+    spanned = [step for step in measured if step["kind"] == "spanned"]
+    missing, hook_points = model.get("missing", {}), model.get("hook_points", [])
+    return Run(
+        created=start.get("created", datetime.now(UTC).isoformat(timespec="seconds")),
+        command=tuple(start.get("command", ())),
+        workload=WorkloadRecord.model_validate(start.get("workload", {"name": "unknown"})),
+        environment=Environment.model_validate(environment) if environment else None,
+        data=_data(start, plan, plain or measured or steps),
+        parameters=model.get("parameters", {}),
+        effective_work=_effective_work(plain or measured or steps, model),
+        steps=tuple(Step.model_validate(step) for step in steps),
+        stages=tuple(_stages(spanned)),
+        layers=tuple(_layers(spanned)),
+        missing=missing if spanned else {},
+        hook_points=tuple(HookPointRecord.model_validate(point) for point in hook_points),
+        throughput=_throughput(plain),
+        coverage=_coverage(spanned),
+        overhead=tuple(_overhead(measured, plain)),
+        notes=tuple(start.get("notes", ())),
+        outcome=outcome or _outcome(events),
+    )
+
+
+def _first(events: Iterable[Event], name: str) -> Event:
+    return next((event for event in events if event["event"] == name), {})
+
+
+def _data(start: Event, plan: Event, steps: Sequence[Event]) -> DataRecord:
+    tokens = sum(step.get("work", {}).get("tokens", 0) for step in steps)
+    padding = sum(step.get("work", {}).get("padding_tokens", 0) for step in steps)
+    return DataRecord(
+        realism=plan.get("realism", start.get("realism", "unknown")),
+        source=plan.get("source", ""),
+        padding_share=padding / tokens if tokens else None,
+        skipped=plan.get("skipped", {}),
+    )
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    return {
+        "min": min(values),
+        "median": statistics.median(values),
+        "max": max(values),
+        "mean": statistics.fmean(values),
+    }
+
+
+def _effective_work(steps: Sequence[Event], model: Event) -> EffectiveWork | None:
+    works = [step["work"] for step in steps if step.get("work")]
+    if not works:
+        return None
+
+    def mean(name: str) -> float:
+        return statistics.fmean(work[name] for work in works)
+
+    return EffectiveWork(
+        tokens=mean("tokens"),
+        useful_tokens=mean("useful_tokens"),
+        padding_tokens=mean("padding_tokens"),
+        images=mean("images"),
+        image_patches=mean("image_patches"),
+        sequence_lengths=_spread([length for work in works for length in work["lengths"]]),
+        image_patch_counts=_spread([count for work in works for count in work["patch_counts"]]),
+        trained_parameters=model.get("parameters", {}).get("trained"),
+        model_flops=statistics.fmean(work["model_flops"] for work in works) if "model_flops" in works[0] else None,
+    )
+
+
+def _self_times(step: Event) -> dict[Key, tuple[float, float]]:
+    """(stage, phase) -> (self ms, entries), summed over layers."""
+    times: dict[Key, tuple[float, float]] = {}
+    for stage, _, phase, self_ms, count in step["ranges"]:
+        # The step's own time is what no stage claims: its child `other`.
+        key = ("other", "step") if stage == "step" else (stage, phase)
+        before = times.get(key, (0.0, 0.0))
+        times[key] = (before[0] + self_ms, before[1] + count)
+    return times
+
+
+def _totals(times: dict[Key, tuple[float, float]]) -> dict[Key, float]:
+    """Total = self + self of everything below, phase by phase: a re-run inside backward stays `recompute`."""
+    totals: dict[Key, float] = {}
+    for (stage, phase), (self_ms, _) in times.items():
+        for name in (stage, *ancestors(stage)):
+            totals[name, phase] = totals.get((name, phase), 0.0) + self_ms
+    return totals
+
+
+def _mean_over(samples: Sequence[float], kept: Sequence[int]) -> float:
+    return statistics.fmean(samples[index] for index in kept)
+
+
+def _stages(spanned: Sequence[Event]) -> list[Stage]:
+    if not spanned:
+        return []
+    durations = [step["ms"] for step in spanned]
+    kept = middle_half(durations)
+    by_step = [_self_times(step) for step in spanned]
+    totals = [_totals(times) for times in by_step]
+    source = spanned[0]["source"]
+
+    def timed(samples: Sequence[float]) -> Figure:
+        return Figure(value=_mean_over(samples, kept), unit="ms", source=source, samples=tuple(samples))
+
+    step_row = Stage(
+        name="step",
+        phase="step",
+        total_ms=timed(durations),
+        self_ms=timed([0.0] * len(durations)),  # all of it is its children's, `other` being one
+        ranges=1,
+        share=1.0,
+    )
+    rows = [step_row]
+    whole = _mean_over(durations, kept)
+    for stage in STAGES[1:]:
+        for phase in PHASES:
+            key = (stage, phase)
+            if not any(key in one for one in totals):
+                continue
+            total = timed([one.get(key, 0.0) for one in totals])
+            own = [times.get(key, (0.0, 0.0)) for times in by_step]
+            rows.append(
+                Stage(
+                    name=stage,
+                    phase=phase,
+                    total_ms=total,
+                    self_ms=timed([self_ms for self_ms, _ in own]),
+                    ranges=statistics.fmean(count for _, count in own),
+                    share=total.value / whole if whole else 0.0,
+                )
+            )
+    return rows
+
+
+def _layers(spanned: Sequence[Event]) -> list[LayerTime]:
+    if not spanned:
+        return []
+    kept = middle_half([step["ms"] for step in spanned])
+    sums: dict[tuple[str, int, str], list[float]] = {}
+    for index in kept:
+        for stage, layer, phase, self_ms, count in spanned[index]["ranges"]:
+            if layer is not None:
+                entry = sums.setdefault((stage, layer, phase), [0.0, 0.0])
+                entry[0] += self_ms
+                entry[1] += count
+    rows = []
+    for (stage, layer, phase), (self_ms, count) in sums.items():
+        head, _, rest = stage.partition(".")
+        name = f"{head}.{layer}" + (f".{rest}" if rest else "") + f"/{phase}"
+        rows.append(LayerTime(name=name, self_ms=self_ms / len(kept), ranges=count / len(kept)))
+    return rows
+
+
+def _coverage(spanned: Sequence[Event]) -> float | None:
+    """1 - other / step, over the steps whose times are reported."""
+    if not spanned:
+        return None
+    kept = middle_half([step["ms"] for step in spanned])
+    other = sum(
+        self_ms
+        for index in kept
+        for (stage, _), (self_ms, _) in _self_times(spanned[index]).items()
+        if stage == "other"
+    )
+    return 1.0 - other / sum(spanned[index]["ms"] for index in kept)
+
+
+RATES = {
+    "tokens_per_second": ("tokens", "tokens/s"),
+    "useful_tokens_per_second": ("useful_tokens", "tokens/s"),
+    "images_per_second": ("images", "images/s"),
+    "patches_per_second": ("image_patches", "patches/s"),
+}
+
+
+def _throughput(plain: Sequence[Event]) -> dict[str, Measured]:
+    figures: dict[str, Measured] = {"step_ms": figure([step["ms"] for step in plain], "ms", "wall-clock")}
+    for name, (work, unit) in RATES.items():
+        rates = [step["work"][work] / step["ms"] * 1e3 for step in plain if step.get("work")]
+        figures[name] = (
+            figure(rates, unit, "wall-clock")
+            if rates or not plain
+            else Absent(absent="the training script did not tell its batches: pass work= to profile.step()")
+        )
+    return figures
+
+
+def _overhead(measured: Sequence[Event], plain: Sequence[Event]) -> list[Overhead]:
+    reference = {step["batch"]: step["ms"] for step in plain}
+    rows = []
+    for kind in dict.fromkeys(step["kind"] for step in measured):
+        if kind != "plain":
+            ratios = [
+                step["ms"] / reference[step["batch"]]
+                for step in measured
+                if step["kind"] == kind and step["batch"] in reference
+            ]
+            rows.append(
+                Overhead(
+                    kind=kind,
+                    ratio=figure(ratios, "ratio", "wall-clock")
+                    if ratios
+                    else Absent(absent="no plain step trained on the same batch"),
+                )
+            )
+    return rows
+
+
+PLACE = ("step", "micro_batch", "stage", "layer", "phase")
+
+
+def _outcome(events: Sequence[Event]) -> Outcome:
+    failure = _first(events, "failure")
+    if failure:
+        where = {name: _first(events, "where").get(name) for name in PLACE}
+        return Outcome.model_validate({"status": "failed", **where, **failure["outcome"]})
+    if _first(events, "done"):
+        return Outcome(status="ok")
+    last: Any = next((event for event in reversed(events) if event["event"] == "begin"), {})
+    return Outcome(status="failed", step=last.get("index"), message="the worker ended without a word")

@@ -1,0 +1,43 @@
+"""Progress of a run on stderr: a live line on a terminal, nothing elsewhere."""
+
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+__all__ = ["RunProgress"]
+
+
+class RunProgress:
+    """`with RunProgress(name, steps) as progress: run_workload(..., progress.watch)`"""
+
+    def __init__(self, name: str, steps: int) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}", style="dim"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task(name, total=steps, note="starting the worker, importing torch and Megatron")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def watch(self, event: dict[str, Any]) -> None:
+        """Take one event of the journal."""
+        if event["event"] == "step":
+            loss = f", loss {event['loss']:.4f}" if event.get("loss") is not None else ""
+            kind = "warm-up" if event["warmup"] else event["kind"]
+            self._progress.update(self._task, advance=1, note=f"{kind} {event['ms']:.0f} ms{loss}")
+        elif event["event"] == "environment":
+            self._progress.update(self._task, note="building the model")

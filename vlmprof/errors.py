@@ -1,8 +1,8 @@
-"""Errors that are told to a person: one sentence and an exit code. Every room may raise them; `commands` prints them."""
+"""Errors that are told to a person: one sentence and an exit code. Any room raises them, `commands` prints them."""
 
 from enum import IntEnum
 
-__all__ = ["Exit", "EnvironmentFault", "UserError"]
+__all__ = ["Exit", "MachineError", "UserError"]
 
 
 class Exit(IntEnum):
@@ -23,7 +23,7 @@ class UserError(Exception):
     exit_code = Exit.INPUT
 
 
-class EnvironmentFault(UserError):
+class MachineError(UserError):
     """The machine lacks what the command needs (a package, a device, a port, disk space). Exit code 5."""
 
     exit_code = Exit.ENVIRONMENT

@@ -22,13 +22,13 @@ import torch
 from vlmprof.records.assemble import NOTES, assemble
 from vlmprof.records.journal import Journal, MemoryJournal
 from vlmprof.records.run import Run
+from vlmprof.records.schedule import PlannedStep, alternate
 from vlmprof.stages.attribution import attribute
 from vlmprof.stages.clock import Clock, WallClock
-from vlmprof.stages.hookpoints import HOOK_POINTS, find_places, missing_stages
+from vlmprof.stages.hookpoints import HOOK_POINTS, find_places, missing_stages, unwrapped
 from vlmprof.stages.hooks import Hooks, observe, staged
 from vlmprof.stages.recorder import Recorder
 from vlmprof.stages.tree import Range
-from vlmprof.records.schedule import PlannedStep, alternate
 
 __all__ = ["Profile", "attach"]
 
@@ -88,7 +88,11 @@ class Profile:
             parameters=count_parameters(models),
             missing=missing_stages(places),
             hook_points=[
-                {"stage": point.stage, "point": f"{point.owner}.{point.member}".rstrip("."), "found": found.count(point)}
+                {
+                    "stage": point.stage,
+                    "point": f"{point.owner}.{point.member}".rstrip("."),
+                    "found": found.count(point),
+                }
                 for point in HOOK_POINTS
             ],
         )
@@ -99,7 +103,9 @@ class Profile:
         """Whether the running step has hooks in place."""
         return self.planned is not None and self.planned.kind == "spanned"
 
-    def step(self, loss: float | None = None, grad_norm: float | None = None, work: dict[str, Any] | None = None) -> None:
+    def step(
+        self, loss: float | None = None, grad_norm: float | None = None, work: dict[str, Any] | None = None
+    ) -> None:
         """End the running step and begin the next.
 
         Args:
@@ -216,9 +222,7 @@ def count_parameters(models: list[torch.nn.Module]) -> dict[str, int]:
     """Parameters on this rank: `total`, `trained`, and by top-level part of the unwrapped model."""
     counts: dict[str, int] = {"total": 0, "trained": 0}
     for model in models:
-        while isinstance(getattr(model, "module", None), torch.nn.Module):
-            model = model.module
-        for name, parameter in model.named_parameters():
+        for name, parameter in unwrapped(model).named_parameters():
             part = name.split(".", 1)[0]
             counts[part] = counts.get(part, 0) + parameter.numel()
             counts["total"] += parameter.numel()

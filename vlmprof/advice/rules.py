@@ -68,9 +68,7 @@ def vision_share(run: Run) -> Figures | None:
 
 def recompute_share(run: Run) -> Figures | None:
     step = stage_ms(run, "step")
-    rerun = sum(
-        row.self_ms.value for row in run.stages if row.phase == "recompute" and isinstance(row.self_ms, Figure)
-    )
+    rerun = sum(row.self_ms.value for row in run.stages if row.phase == "recompute" and isinstance(row.self_ms, Figure))
     return {"share": rerun / step, "ms": rerun} if step and rerun / step > 0.05 else None
 
 
@@ -159,7 +157,7 @@ RULES: tuple[Rule, ...] = (
         "head-share",
         "info",
         above("head", 0.25),
-        "output layer and loss take {share:.0%} of the step ({ms:.0f} ms): the vocabulary weighs on a model this small.",
+        "output layer and loss take {share:.0%} of the step ({ms:.0f} ms): a small model has a heavy vocabulary.",
     ),
     Rule(
         "recompute-share",

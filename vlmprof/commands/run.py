@@ -15,11 +15,15 @@ def run(
     workload: Annotated[str, typer.Option(help="A preset's name or a TOML file.")] = "tiny",
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: full path, or its last part if unambiguous."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a setting: full path, or its last part if unambiguous."
+        ),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(metavar="real|mock|text-only|PATH", help="Photographs, or your folder of pictures or LLaVA JSONL."),
+        typer.Option(
+            metavar="real|mock|text-only|PATH", help="Photographs, or your folder of pictures or LLaVA JSONL."
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Plain steps; the other kinds come on top.")] = 10,
     warmup: Annotated[int, typer.Option(min=0, help="Steps that are set aside first.")] = 3,
@@ -34,7 +38,9 @@ def run(
     skip_bad_samples: Annotated[
         bool, typer.Option("--skip-bad-samples", help="Go on without samples whose picture is bad, and count them.")
     ] = False,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds without a new step after which it counts as hung.")] = 600,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds without a new step after which it counts as hung.")
+    ] = 600,
     out: Annotated[Path | None, typer.Option(help="Folder for the record; default: vlmprof-runs/...")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the record, and nothing else, on stdout.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the presets and exit.")] = False,

@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vlmprof.errors import EnvironmentFault, UserError
+from vlmprof.errors import MachineError, UserError
 
 __all__ = ["default_folder", "make_folder", "resolve_megatron"]
 
@@ -26,7 +26,7 @@ def make_folder(folder: Path) -> None:
 
     Raises:
         UserError: it is a file, is not empty, or may not be written.
-        EnvironmentFault: the disk is full.
+        MachineError: the disk is full.
     """
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"output folder '{folder}' is not empty: name another one with --out")
@@ -38,7 +38,7 @@ def make_folder(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        kind = EnvironmentFault if error.errno == 28 else UserError
+        kind = MachineError if error.errno == 28 else UserError
         raise kind(f"output folder '{folder}' cannot be written: {error.strerror}") from None
 
 

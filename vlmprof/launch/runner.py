@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmprof.advice import advise
-from vlmprof.errors import EnvironmentFault, Exit, UserError
+from vlmprof.errors import Exit, MachineError, UserError
 from vlmprof.launch.children import child
 from vlmprof.launch.folders import default_folder, make_folder, resolve_megatron
 from vlmprof.records.assemble import NOTES, assemble
@@ -62,7 +62,7 @@ def run_workload(workload: Workload, options: RunOptions, watch: Watcher = lambd
 
     Raises:
         UserError: the input is bad, or the worker cannot honour it; nothing is left behind then.
-        EnvironmentFault: this machine lacks something.
+        MachineError: this machine lacks something.
     """
     if options.nproc > 1:
         raise UserError("--nproc above 1 is not built yet: leave it out")
@@ -85,7 +85,7 @@ def run_workload(workload: Workload, options: RunOptions, watch: Watcher = lambd
     refused = next((event for event in events if event["event"] == "refused"), None)
     if refused:
         _remove(folder, keep=existed)
-        kind = EnvironmentFault if refused["exit_code"] == Exit.ENVIRONMENT else UserError
+        kind = MachineError if refused["exit_code"] == Exit.ENVIRONMENT else UserError
         raise kind(refused["message"])
     record = advise(assemble(events, ending))
     write_whole(folder / "run.json", dump_json(record))
@@ -93,19 +93,20 @@ def run_workload(workload: Workload, options: RunOptions, watch: Watcher = lambd
 
 
 def _tell_start(folder: Path, workload: Workload, options: RunOptions) -> None:
-    FileJournal(folder / "launcher.jsonl").tell(
-        "start",
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=list(options.command),
-        workload={
-            "name": workload.name,
-            "hash": workload.hash8,
-            "settings": workload.model_dump(mode="json"),
-            "deviations": list(workload.model.deviations),
-        },
-        realism={"path": "real"}.get(workload.data.kind, workload.data.kind),
-        notes=NOTES,
-    )
+    with FileJournal(folder / "launcher.jsonl") as journal:
+        journal.tell(
+            "start",
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=list(options.command),
+            workload={
+                "name": workload.name,
+                "hash": workload.hash8,
+                "settings": workload.model_dump(mode="json"),
+                "deviations": list(workload.model.deviations),
+            },
+            realism={"path": "real"}.get(workload.data.kind, workload.data.kind),
+            notes=NOTES,
+        )
 
 
 def _supervise(folder: Path, megatron: str, timeout: float, watch: Watcher) -> Outcome | None:

@@ -1,4 +1,4 @@
-"""From a journal's events to a run record: pure, so that a dead worker's journal gives as whole a record as a live one's."""
+"""From a journal's events to a run record: pure, so a dead worker's journal gives as whole a record as a live one's."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -69,7 +69,7 @@ def _data(start: Event, plan: Event, steps: Sequence[Event]) -> DataRecord:
     tokens = sum(step.get("work", {}).get("tokens", 0) for step in steps)
     padding = sum(step.get("work", {}).get("padding_tokens", 0) for step in steps)
     return DataRecord(
-        realism=plan.get("realism", start.get("realism", "unknown")),
+        realism=plan.get("realism") or start.get("realism", "unknown"),
         source=plan.get("source", ""),
         padding_share=padding / tokens if tokens else None,
         skipped=plan.get("skipped", {}),
@@ -204,7 +204,8 @@ def _coverage(spanned: Sequence[Event]) -> float | None:
         for (stage, _), (self_ms, _) in _self_times(spanned[index]).items()
         if stage == "other"
     )
-    return 1.0 - other / sum(spanned[index]["ms"] for index in kept)
+    whole: float = sum(spanned[index]["ms"] for index in kept)
+    return 1.0 - other / whole
 
 
 RATES = {

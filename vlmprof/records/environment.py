@@ -11,7 +11,17 @@ import psutil
 
 __all__ = ["git_commit", "host_facts", "package_versions", "relevant_variables"]
 
-PACKAGES = ("vlmprof", "torch", "megatron-core", "transformer-engine", "numpy", "pillow", "scikit-image", "nvtx", "triton")
+PACKAGES = (
+    "vlmprof",
+    "torch",
+    "megatron-core",
+    "transformer-engine",
+    "numpy",
+    "pillow",
+    "scikit-image",
+    "nvtx",
+    "triton",
+)
 VARIABLE_PREFIXES = ("NCCL_", "NVTE_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "CUDA_", "CUBLAS_", "GLOO_")
 
 
@@ -40,6 +50,7 @@ def host_facts() -> dict[str, Any]:
 
 
 def relevant_variables() -> dict[str, str]:
+    """Environment variables that change how torch, NCCL, TE or Megatron run."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLE_PREFIXES)}
 
 

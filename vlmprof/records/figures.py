@@ -51,4 +51,3 @@ def middle_half(durations: Sequence[float]) -> list[int]:
     order = sorted(range(len(durations)), key=durations.__getitem__)
     quarter = len(order) // 4
     return sorted(order[quarter : len(order) - quarter])
-

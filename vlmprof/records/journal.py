@@ -7,7 +7,7 @@ step), `step`, `where`, `refused`, `failure`, `done`. `assemble` makes a run rec
 import json
 import time
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, Self
 
 __all__ = ["Event", "FileJournal", "Journal", "MemoryJournal", "read_journal"]
 
@@ -39,6 +39,12 @@ class FileJournal:
     def tell(self, event: str, **facts: Any) -> None:
         self._file.write(json.dumps({"event": event, "time": time.time(), **facts}) + "\n")
         self._file.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
 
 def read_journal(path: Path, position: int = 0) -> tuple[list[Event], int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vlmprof.errors import EnvironmentFault, UserError
+from vlmprof.errors import MachineError, UserError
 from vlmprof.records.figures import Record
 from vlmprof.records.run import RUN_SCHEMA, Run
 
@@ -24,21 +24,28 @@ def write_whole(path: Path, text: str) -> None:
     """Write by temporary file, fsync and rename: a reader sees the old file or the new one, never part of one.
 
     Raises:
-        EnvironmentFault: no space, or no right to write there.
+        MachineError: no space, or no right to write there.
     """
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
+                os.fchmod(file.fileno(), 0o666 & ~_umask())
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+            Path(temporary).replace(path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise EnvironmentFault(f"'{path}' cannot be written: {error.strerror}") from None
+        raise MachineError(f"'{path}' cannot be written: {error.strerror}") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def read_run(path: Path) -> Run:

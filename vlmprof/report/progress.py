@@ -24,13 +24,17 @@ class RunProgress:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task(name, total=steps, note="starting the worker, importing torch and Megatron")
+        self._task = self._progress.add_task(
+            name, total=steps, note="starting the worker, importing torch and Megatron"
+        )
 
     def __enter__(self) -> Self:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._progress.stop()
 
     def watch(self, event: dict[str, Any]) -> None:

@@ -33,9 +33,7 @@ class Span:
     depth: int
 
 
-def attribute(
-    events: Sequence[tuple[Any, int]], milliseconds: Callable[[Any, Any], float]
-) -> dict[int, RangeTime]:
+def attribute(events: Sequence[tuple[Any, int]], milliseconds: Callable[[Any, Any], float]) -> dict[int, RangeTime]:
     """Self time and entries by range id.
 
     Args:

@@ -24,6 +24,8 @@ class HookPoint:
     """A submodule (its `forward` is wrapped) or a method of the owner; `""` is the owner itself."""
     in_model: bool = True
     """Part of forward and backward; else of phase `step`."""
+    marks_backward: bool = True
+    """Off where the parent stage is the same: its backward is charged alike without marks of its own."""
     rerun_only: bool = False
     """Only told apart when re-run inside backward: what Megatron can recompute without its stage."""
     counts_micro_batches: bool = False
@@ -39,7 +41,7 @@ HOOK_POINTS: tuple[HookPoint, ...] = (
     HookPoint("embedding", "root", "scatter_images"),
     HookPoint("decoder", "language", "decoder"),
     HookPoint("decoder.norms", "block", "final_layernorm"),
-    HookPoint("*", "layer", ""),
+    HookPoint("*", "layer", "", marks_backward=False),
     HookPoint("*.attention", "layer", "self_attention"),
     HookPoint("*.attention", "attention", "core_attention", rerun_only=True),
     HookPoint("*.norms", "layer", "input_layernorm"),
@@ -130,19 +132,24 @@ def _is(thing: Any, *class_names: str) -> bool:
 def _owners(models: list[torch.nn.Module], optimizer: Any) -> Iterator[Owner]:
     if optimizer is not None:
         yield "optimizer", optimizer, "", None
-    configs = []
+    configs: list[Any] = []
     for wrapped in models:
         if hasattr(wrapped, "zero_grad_buffer"):
             yield "ddp", wrapped, "", None
-        root = wrapped
-        while isinstance(getattr(root, "module", None), torch.nn.Module):
-            root = root.module
+        root = unwrapped(wrapped)
         yield "root", root, "", None
         for config in (getattr(wrapped, "config", None), getattr(root, "config", None)):
             if config is not None and not any(config is seen for seen in configs):
                 configs.append(config)
                 yield "config", config, "", None
         yield from _parts(root)
+
+
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The model inside Megatron's DDP, Float16Module and the like."""
+    while isinstance(inner := getattr(model, "module", None), torch.nn.Module):
+        model = inner
+    return model
 
 
 def _parts(root: torch.nn.Module) -> Iterator[Owner]:

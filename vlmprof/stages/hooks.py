@@ -1,9 +1,13 @@
 """Wraps what `hookpoints` found, from outside, while a step is observed; afterwards the model is as it was.
 
-Backward marks: a hook on the autograd node of a stage's output tells its backward begin. A plain view of each input, made first
-thing inside the stage, carries a hook that tells its end: autograd runs nodes in descending order of creation, so the
-view's turn comes right after the last node of the stage. (A custom identity function there breaks in-place operations
-on it, and an input hook without the view fires only when the input's producer runs.)
+Backward marks rest on one fact: autograd runs nodes in descending order of their creation, as soon as they can run. So
+the backward of a stage is the run of nodes that its forward created, and it lies between two places:
+
+- its begin: a hook on the autograd node of the stage's output;
+- its end: where the node runs that was created just before the stage. Often that is the last node of another stage,
+  whose own begin then tells both. Else a plain view of each input, made first thing inside, carries a hook. (A custom
+  identity function there breaks in-place operations on it, and a hook on the input itself fires only when the input's
+  producer runs.)
 """
 
 import functools
@@ -21,7 +25,6 @@ from vlmprof.stages.tree import Range
 __all__ = ["Hooks", "observe", "staged", "timed"]
 
 Function = Callable[..., Any]
-_BEGINS = "vlmprof.begins"
 next_node = torch._C._autograd._get_sequence_nr
 """The sequence number that the next autograd node of this thread will get."""
 
@@ -56,7 +59,8 @@ class Hooks:
             return timed(self.recorder, function, Range(place.stage, None, "step"))
         if point.rerun_only:
             return _rerun(self.recorder, function, Range(place.stage, place.layer, "recompute"))
-        wrapped = staged(self.recorder, function, place.stage, place.layer, f"{point.owner}.{point.member}")
+        part = f"{point.owner}.{point.member}"
+        wrapped = staged(self.recorder, function, place.stage, place.layer, part, point.marks_backward)
         return _counting(self.recorder, wrapped) if point.counts_micro_batches else wrapped
 
 
@@ -105,13 +109,20 @@ def _counting(recorder: Recorder, function: Function) -> Function:
     return counted
 
 
-def staged(recorder: Recorder, function: Function, stage: str, layer: int | None = None, part: str = "") -> Function:
+def staged(
+    recorder: Recorder,
+    function: Function,
+    stage: str,
+    layer: int | None = None,
+    part: str = "",
+    marks_backward: bool = True,
+) -> Function:
     """A stage of the model: its forward or re-run as a range, and marks that make its backward one."""
     forward = recorder.id_of(Range(stage, layer, "forward", part))
     rerun = recorder.id_of(Range(stage, layer, "recompute", part))
     backward = recorder.id_of(Range(stage, layer, "backward", part))
 
-    def end(_: Tensor) -> None:
+    def end(_: Any) -> None:
         recorder.backward_ends(backward)
 
     @functools.wraps(function)
@@ -119,17 +130,20 @@ def staged(recorder: Recorder, function: Function, stage: str, layer: int | None
         recorder.forward_begins(forward if in_backward() == -1 else rerun)
         depth = recorder.depth - 1
         try:
-            if not torch.is_grad_enabled():
+            if not marks_backward or not torch.is_grad_enabled():
                 return function(*args, **kwargs)
-            args = tuple([_marked(value, end) for value in args])
-            kwargs = {name: _marked(value, end) for name, value in kwargs.items()}
+            if not recorder.follows_a_stage(next_node()):
+                args = tuple([_marked(value, end) if isinstance(value, Tensor) else value for value in args])
+                for name, value in kwargs.items():
+                    if isinstance(value, Tensor):
+                        kwargs[name] = _marked(value, end)
             first_own = next_node()
             output = function(*args, **kwargs)
             for value in output if isinstance(output, (tuple, list)) else (output,):
+                node = value.grad_fn if isinstance(value, Tensor) else None
                 # What is handed through untouched was not computed here.
-                if isinstance(value, Tensor) and value.grad_fn is not None:
-                    if value.grad_fn._sequence_nr() >= first_own:
-                        _begins_at(recorder, value.grad_fn, backward)
+                if node is not None and node._sequence_nr() >= first_own:
+                    recorder.mark_begin(node, backward)
             return output
         except BaseException:
             recorder.note_failure()
@@ -140,25 +154,10 @@ def staged(recorder: Recorder, function: Function, stage: str, layer: int | None
     return inside
 
 
-def _begins_at(recorder: Recorder, node: Any, backward: int) -> None:
-    """Tell `backward`'s begin when `node` runs. A stage that ends with its last child shares that child's node and
-    comes to it later: the outer one must begin first, so a node keeps one list and is walked from its end."""
-    begins = node.metadata.get(_BEGINS)
-    if begins is None:
-        begins = node.metadata[_BEGINS] = [backward]
-
-        def begin(_: Any) -> None:
-            for range_id in reversed(begins):
-                recorder.backward_begins(range_id)
-
-        node.register_prehook(begin)
-    elif backward not in begins:
-        begins.append(backward)
-
-
-def _marked(value: Any, end: Callable[[Tensor], None]) -> Any:
-    """`value`, or a view of it whose gradient hook tells that the stage's backward is over."""
-    if isinstance(value, Tensor) and value.requires_grad and not isinstance(value, torch.nn.Parameter):
-        value = value.view_as(value)
-        value.register_hook(end)
-    return value
+def _marked(value: Tensor, end: Callable[[Any], None]) -> Tensor:
+    """`value`, or a view of it whose autograd node tells that the stage's backward is over."""
+    if not value.requires_grad or isinstance(value, torch.nn.Parameter):
+        return value
+    view = value[...]
+    view.grad_fn.register_prehook(end)  # type: ignore[union-attr]  # a view of what requires grad has one
+    return view

@@ -5,6 +5,7 @@ be told (no gradient reaches the stage's input): such a range is closed by whate
 that cannot lie inside it, a forward range, or the end of the backward pass.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,11 +34,15 @@ class Recorder:
         self.failed_in: Range | None = None
         """The innermost open range when an exception first passed through."""
         self._nvtx = NvtxRanges()
+        # Bound once: these run at every range edge inside the step.
+        self._mark, self._push, self._pop, self._names = clock.mark, self._nvtx.push, self._nvtx.pop, self._nvtx.names
         self._ids: dict[Range, int] = {}
         self._stack: list[int] = []
         self._holds: dict[tuple[int, int], bool] = {}
         self._outside = self.id_of(Range("other", None, "backward"))
         self._step = self.id_of(Range("step", None, "step"))
+        self._marked_node, self._marked_begins = -1, [-1]
+        """Number of the newest autograd node that tells begins, and whose."""
         self._backward_base: int | None = None
         """Depth of the stack just inside the open backward pass."""
 
@@ -70,9 +75,9 @@ class Recorder:
         return events
 
     def enter(self, range_id: int) -> None:
-        self._nvtx.push(range_id)
+        self._push(self._names[range_id])
         self._stack.append(range_id)
-        self.events.append((self.clock.mark(), range_id))
+        self.events.append((self._mark(), range_id))
 
     def forward_begins(self, range_id: int) -> None:
         """Enter a range from a wrapper. Outside a backward pass none of its ranges can still be open."""
@@ -82,10 +87,11 @@ class Recorder:
 
     def unwind(self, depth: int) -> None:
         """Close the innermost ranges until `depth` are open."""
-        while len(self._stack) > depth:
-            self.events.append((self.clock.mark(), LEAVE))
-            self._stack.pop()
-            self._nvtx.pop()
+        stack = self._stack
+        while len(stack) > depth:
+            self.events.append((self._mark(), LEAVE))
+            stack.pop()
+            self._pop()
         if self._backward_base is not None and self._backward_base > depth:
             self._backward_base = None
 
@@ -93,6 +99,28 @@ class Recorder:
         """Remember where an exception passes through, the first time."""
         if self.failed_in is None and self._stack:
             self.failed_in = self.ranges[self._stack[-1]]
+
+    def follows_a_stage(self, next_node: int) -> bool:
+        """Whether the newest autograd node is the marked last node of a stage, so that the begin of that stage's
+        backward is the end of whatever comes next in forward."""
+        return self._marked_node == next_node - 1
+
+    def mark_begin(self, node: Any, range_id: int) -> None:
+        """Have `range_id` begin when an autograd node runs. A stage that ends with its last child shares that child's
+        node and comes to it later, but must begin first: so a node has one list, walked from its end."""
+        number = node._sequence_nr()
+        if number == self._marked_node:
+            if range_id not in self._marked_begins:
+                self._marked_begins.append(range_id)
+            return
+        begins = [range_id]
+        node.register_prehook(partial(self._begin_all, begins))
+        if number > self._marked_node:
+            self._marked_node, self._marked_begins = number, begins
+
+    def _begin_all(self, begins: list[int], _: Any) -> None:
+        for range_id in reversed(begins):
+            self.backward_begins(range_id)
 
     def backward_begins(self, range_id: int) -> None:
         """A stage's output got its gradient: close the backward ranges that cannot hold this one, then open it."""

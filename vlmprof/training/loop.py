@@ -14,6 +14,7 @@ from torch import Tensor
 from vlmprof.profile import Profile
 from vlmprof.records.journal import Journal
 from vlmprof.records.schedule import PlannedStep
+from vlmprof.stages.clock import Clock
 from vlmprof.workload.batches import MicroBatch, make_micro_batch
 from vlmprof.workload.flops import step_flops
 from vlmprof.workload.initial import initialise
@@ -25,7 +26,11 @@ from vlmprof.workload.spec import Workload
 __all__ = ["train"]
 
 LEARNING_RATE = 1e-3
-FROZEN_PARTS = {"vision_model": "freeze_vision", "vision_projection": "freeze_projector", "language_model": "freeze_decoder"}
+FROZEN_PARTS = {
+    "vision_model": "freeze_vision",
+    "vision_projection": "freeze_projector",
+    "language_model": "freeze_decoder",
+}
 
 
 def train(
@@ -35,8 +40,12 @@ def train(
     dtype: torch.dtype,
     device: torch.device,
     journal: Journal,
+    clock: Clock | None = None,
 ) -> None:
-    """Train the workload along `schedule`; every step is told to `journal`."""
+    """Train the workload along `schedule`; every step is told to `journal`. `clock` is the wall clock unless given."""
+    batches = [*itertools.islice(plan_steps(workload, source), 1 + max(planned.batch for planned in schedule))]
+    data = workload.data
+    journal.tell("plan", realism=source.realism, source=data.path or data.kind, skipped=source.skipped)
     model = build_model(workload, dtype)
     initialise(model, workload.seed)
     for part, knob in FROZEN_PARTS.items():
@@ -49,8 +58,7 @@ def train(
     if dtype == torch.bfloat16:
         model.config.grad_scale_func = optimizer.scale_loss
     forward_backward = get_forward_backward_func()
-    profile = Profile([model], optimizer, schedule, journal, workload.name)
-    batches = [*itertools.islice(plan_steps(workload, source), 1 + max(planned.batch for planned in schedule))]
+    profile = Profile([model], optimizer, schedule, journal, workload.name, clock)
 
     def forward_step(data: Iterator[MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Any]:
         batch = next(data)
@@ -88,9 +96,7 @@ def useful_loss(mask: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, dict[str,
     return total, useful, {"loss": torch.stack([total.detach(), useful.float()])}
 
 
-def micro_batches(
-    workload: Workload, step: Step, dtype: torch.dtype, device: torch.device
-) -> Iterator[MicroBatch]:
+def micro_batches(workload: Workload, step: Step, dtype: torch.dtype, device: torch.device) -> Iterator[MicroBatch]:
     """The micro-batches of one step, each read when it is asked for."""
     size = workload.knobs.micro_batch_size
     for first in range(0, len(step.sequences), size):

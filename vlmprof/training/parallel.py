@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, but not in __all__
 
 from vlmprof.workload.spec import Workload
 
@@ -22,7 +23,7 @@ def megatron_world(workload: Workload, device: torch.device) -> Iterator[None]:
     if "RANK" in os.environ:
         dist.init_process_group(backend)
     else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     try:
         layout = workload.layout
         parallel_state.initialize_model_parallel(

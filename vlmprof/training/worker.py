@@ -1,4 +1,4 @@
-"""The worker process: `python -m vlmprof.training.worker JOB.json`. Tells its journal everything, and ends by itself."""
+"""The worker process: `python -m vlmprof.training.worker JOB.json`. Tells its journal everything, then ends."""
 
 import contextlib
 import os
@@ -22,18 +22,18 @@ def main(job_file: str) -> int:
     die_with_parent()
     job = Job.model_validate_json(Path(job_file).read_text(encoding="utf-8"))
     rank = int(os.environ.get("RANK", "0"))
-    journal = FileJournal(Path(job_file).parent / f"rank{rank}.jsonl")
-    try:
-        _work(job, journal)
-    except UserError as error:
-        journal.tell("refused", message=str(error), exit_code=int(error.exit_code))
-        return int(error.exit_code)
-    except Exception as error:
-        traceback.print_exc()
-        journal.tell("failure", outcome=_describe(error))
-        return int(Exit.RUN_FAILED)
-    journal.tell("done")
-    return int(Exit.FINE)
+    with FileJournal(Path(job_file).parent / f"rank{rank}.jsonl") as journal:
+        try:
+            _work(job, journal)
+        except UserError as error:
+            journal.tell("refused", message=str(error), exit_code=int(error.exit_code))
+            return int(error.exit_code)
+        except Exception as error:
+            traceback.print_exc()
+            journal.tell("failure", outcome=_describe(error))
+            return int(Exit.RUN_FAILED)
+        journal.tell("done")
+        return int(Exit.FINE)
 
 
 def _work(job: Job, journal: FileJournal) -> None:
@@ -41,7 +41,11 @@ def _work(job: Job, journal: FileJournal) -> None:
     import torch
 
     torch.set_num_threads(job.threads)
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
     with contextlib.ExitStack() as stack:
         applied: list[str] = []
         if device.type == "cpu":
@@ -49,15 +53,14 @@ def _work(job: Job, journal: FileJournal) -> None:
 
             applied = stack.enter_context(cpu_bridge())
         megatron = _import_megatron(job)
-        from vlmprof.training.parallel import megatron_world
         from vlmprof.records.schedule import plan_kinds
+        from vlmprof.training.parallel import megatron_world
         from vlmprof.workload.samples import open_source
 
         workload = job.workload
         dtype = _precision(workload.knobs.precision, device)
-        source = open_source(workload)
+        source = open_source(workload, job.skip_bad_samples)
         journal.tell("environment", environment=_environment(device, dtype, job.threads, megatron, applied))
-        journal.tell("plan", realism=source.realism, source=workload.data.path or workload.data.kind)
         stack.enter_context(megatron_world(workload, device))
         from vlmprof.training.loop import train
 

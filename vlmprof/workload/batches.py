@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vlmprof.errors import UserError
 from vlmprof.workload.packing import Sequence
 from vlmprof.workload.samples import Picture
 from vlmprof.workload.spec import Encoder, Workload
@@ -39,11 +38,7 @@ class MicroBatch:
 def make_micro_batch(
     workload: Workload, sequences: Many[Sequence], dtype: torch.dtype, device: torch.device
 ) -> MicroBatch:
-    """Read the pictures of `sequences` and lay everything out.
-
-    Raises:
-        UserError: a picture that is gone or corrupt, named with the line that named it.
-    """
+    """Read the pictures of `sequences` and lay everything out."""
     length, count = workload.data.seq_length, len(sequences)
     ids = torch.full((count, length + 1), int(Mark.PAD), dtype=torch.int64)
     useful = torch.zeros((count, length + 1), dtype=torch.float32)
@@ -67,23 +62,14 @@ def make_micro_batch(
 
 
 def read_picture(picture: Picture) -> np.ndarray:
-    """RGB pixels at the trained size, uint8 [height, width, 3].
-
-    Raises:
-        UserError: the file is gone or corrupt.
-    """
+    """RGB pixels at the trained size, uint8 [height, width, 3]."""
     if picture.file is None:
         random = np.random.default_rng(picture.seed)
         return random.integers(0, 256, (picture.height, picture.width, 3), dtype=np.uint8)
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
-    try:
-        with Image.open(picture.file) as image:
-            resized = image.convert("RGB").resize((picture.width, picture.height), Image.Resampling.BICUBIC)
-    except (OSError, SyntaxError, ValueError, UnidentifiedImageError) as error:
-        raise UserError(
-            f"{picture.origin}: picture '{picture.file}' cannot be read ({error}); --skip-bad-samples goes on without"
-        ) from None
+    with Image.open(picture.file) as image:
+        resized = image.convert("RGB").resize((picture.width, picture.height), Image.Resampling.BICUBIC)
     return np.asarray(resized)
 
 

@@ -21,7 +21,11 @@ def forward_flops(workload: Workload, sequences: Many[Sequence]) -> dict[str, in
     squares = sum(count**2 for sequence in sequences for count in sequence.patches)
     length = workload.data.seq_length
     tokens = length * len(sequences)
-    merged, width, inner = patches // encoder.spatial_merge_size**2, workload.model.merged_width, workload.model.projector_width
+    merged, width, inner = (
+        patches // encoder.spatial_merge_size**2,
+        workload.model.merged_width,
+        workload.model.projector_width,
+    )
     query, key_value = decoder.num_attention_heads * decoder.kv_channels, decoder.num_query_groups * decoder.kv_channels
     h, hidden, layers = encoder.hidden_size, decoder.hidden_size, decoder.num_layers
     flops = {
@@ -29,8 +33,7 @@ def forward_flops(workload: Workload, sequences: Many[Sequence]) -> dict[str, in
         "encoder.attention": encoder.num_layers * (8 * patches * h * h + 4 * squares * h),
         "encoder.mlp": encoder.num_layers * 4 * patches * h * encoder.ffn_hidden_size,
         "projector": 2 * merged * inner * (width + hidden),
-        "decoder.attention": layers
-        * (2 * tokens * hidden * (2 * query + 2 * key_value) + 4 * tokens * length * query),
+        "decoder.attention": layers * (2 * tokens * hidden * (2 * query + 2 * key_value) + 4 * tokens * length * query),
         "decoder.router": layers * 2 * tokens * hidden * decoder.num_moe_experts,
         "decoder.experts": layers * 6 * tokens * decoder.moe_router_topk * hidden * decoder.moe_ffn_hidden_size,
         "decoder.shared_experts": layers * 6 * tokens * hidden * decoder.moe_shared_expert_intermediate_size,
@@ -50,9 +53,7 @@ def parameters(workload: Workload) -> dict[str, int]:
     encoder, decoder = workload.model.encoder, workload.model.decoder
     h, ffn = encoder.hidden_size, encoder.ffn_hidden_size
     encoder_layer = 4 * h * h + 4 * h + 2 * h * ffn + h + ffn + 4 * h
-    vision = (
-        encoder.patch_elements * h + h + encoder.num_position_embeddings * h + encoder.num_layers * encoder_layer
-    )
+    vision = encoder.patch_elements * h + h + encoder.num_position_embeddings * h + encoder.num_layers * encoder_layer
     width, inner, hidden = workload.model.merged_width, workload.model.projector_width, decoder.hidden_size
     projector = 2 * h + width * inner + inner + inner * hidden + hidden
     query, key_value = decoder.num_attention_heads * decoder.kv_channels, decoder.num_query_groups * decoder.kv_channels

@@ -1,4 +1,4 @@
-"""The model: encoder, projector and MoE decoder composed of Megatron-Core parts, as Megatron's LLaVAModel names them."""
+"""The model: encoder, projector and MoE decoder of Megatron-Core parts, named as in Megatron's LLaVAModel."""
 
 import dataclasses
 from typing import Any
@@ -44,13 +44,14 @@ class VisionLanguageModel(MegatronModule):  # type: ignore[misc]
         if batch.patches is not None:
             images = self.vision_projection(self.vision_model(batch.patches, batch.grids))
             embedded = self.scatter_images(embedded, images, batch.image_positions)
-        return self.language_model(
+        losses: Tensor = self.language_model(
             input_ids=batch.input_ids,
             position_ids=batch.position_ids,
             attention_mask=None,  # causal by the layer spec
             decoder_input=embedded,
             labels=batch.labels,
         )
+        return losses
 
     def scatter_images(self, embedded: Tensor, images: Tensor, positions: Tensor) -> Tensor:
         """Put image embeddings in their places: [s, b, h], [n, 1, h], rows of the flattened [s * b] -> [s, b, h]."""
@@ -169,7 +170,10 @@ def transformer_config(workload: Workload, dtype: torch.dtype, **settings: Any) 
     if knobs.recompute == "full":
         shared |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     elif knobs.recompute == "selective":
-        shared |= {"recompute_granularity": "selective", **_only_if_set(recompute_modules=list(knobs.recompute_modules))}
+        shared |= {
+            "recompute_granularity": "selective",
+            **_only_if_set(recompute_modules=list(knobs.recompute_modules)),
+        }
     return TransformerConfig(**{name: value for name, value in {**shared, **settings}.items() if name in fields})
 
 

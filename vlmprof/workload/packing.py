@@ -55,9 +55,7 @@ class _Open:
     samples: int = 0
 
     def close(self) -> Sequence:
-        return Sequence(
-            tuple(self.tokens), tuple(self.useful), tuple(self.pictures), tuple(self.patches), self.samples
-        )
+        return Sequence(tuple(self.tokens), tuple(self.useful), tuple(self.pictures), tuple(self.patches), self.samples)
 
 
 def plan_steps(workload: Workload, source: SampleSource) -> Iterator[Step]:

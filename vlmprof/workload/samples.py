@@ -10,13 +10,14 @@ import math
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from vlmprof.errors import EnvironmentFault, UserError
+from vlmprof.errors import MachineError, UserError
 from vlmprof.workload.spec import Workload
 from vlmprof.workload.tokens import Tokenizer, load_tokenizer
 
@@ -52,19 +53,23 @@ class Sample:
 class SampleSource(Protocol):
     realism: str
     """`real`, `mock` or `text-only`."""
+    skipped: dict[str, int]
+    """Bad samples left out so far, by what was wrong: see `OwnData`."""
 
     def sample(self, index: int) -> Sample:
         """The sample of this index, the same on every machine."""
         ...
 
 
-def open_source(workload: Workload) -> SampleSource:
-    """The source that `workload.data` names.
+def open_source(workload: Workload, skip_bad: bool = False) -> SampleSource:
+    """The source that `workload.data` names; `skip_bad` goes on without bad samples of the user's own, counted.
 
     Raises:
         UserError: a folder or file that is missing, empty or malformed (with file and line).
-        EnvironmentFault: scikit-image's photographs are not installed.
+        MachineError: scikit-image's photographs are not installed.
     """
+    if workload.data.kind == "path":
+        return OwnData(workload, skip_bad)
     return SOURCES[workload.data.kind](workload)
 
 
@@ -88,16 +93,25 @@ def fit(width: float, height: float, max_pixels: int, unit: int) -> tuple[int, i
     return columns * unit, rows * unit
 
 
-def _size_of(file: Path, origin: str) -> tuple[int, int]:
-    from PIL import Image, UnidentifiedImageError
+def size_of(file: Path, origin: str, whole: bool = False) -> tuple[int, int]:
+    """Width and height of a picture; `whole` reads all of it, which finds a file that is cut off.
+
+    Raises:
+        UserError: it is missing or corrupt, with where it was named.
+    """
+    from PIL import Image
 
     try:
         with Image.open(file) as image:
+            if whole:
+                image.load()
             return image.size
     except FileNotFoundError:
         raise UserError(f"{origin}: there is no picture '{file}'") from None
-    except (UnidentifiedImageError, OSError) as error:
-        raise UserError(f"{origin}: '{file}' cannot be read as a picture ({type(error).__name__})") from None
+    except (OSError, SyntaxError, ValueError) as error:  # what PIL raises for broken files; UnidentifiedImageError too
+        raise UserError(
+            f"{origin}: picture '{file}' cannot be read ({error}); --skip-bad-samples goes on without it"
+        ) from None
 
 
 class Photographs:
@@ -107,9 +121,10 @@ class Photographs:
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
+        self.skipped: dict[str, int] = {}
         self.tokenizer = load_tokenizer(workload)
         self.photos = [
-            (file, _size_of(file, "scikit-image"), _encode(self.tokenizer, turns)) for file, turns in photographs()
+            (file, size_of(file, "scikit-image"), _encode(self.tokenizer, turns)) for file, turns in photographs()
         ]
 
     def sample(self, index: int) -> Sample:
@@ -134,6 +149,7 @@ class TextOnly(Photographs):
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
+        self.skipped = {}
         self.tokenizer = load_tokenizer(workload)
         self.turns = [_encode(self.tokenizer, turns) for _, turns in captions()]
 
@@ -149,6 +165,7 @@ class Mock:
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
+        self.skipped: dict[str, int] = {}
         self.tokenizer = load_tokenizer(workload)
 
     def sample(self, index: int) -> Sample:
@@ -170,38 +187,73 @@ class Mock:
 
 
 class OwnData:
-    """A folder of pictures (captioned by this project's questions about any picture) or a LLaVA-format JSONL file."""
+    """A folder of pictures (captioned by this project's question about any picture) or a LLaVA-format JSONL file.
+
+    A picture is read once when the first sample with it is planned, so that a bad one is known before training.
+    """
 
     realism = "real"
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, skip_bad: bool) -> None:
         self.workload = workload
+        self.skip_bad = skip_bad
+        self.skipped: dict[str, int] = {}
         self.tokenizer = load_tokenizer(workload)
+        self._sizes: dict[Path, tuple[int, int] | None] = {}
         path = Path(workload.data.path)
-        self.entries: list[tuple[tuple[tuple[Path, str], ...], Any]] = list(read_entries(path))
+        self.entries: list[Entry] = []
+        for read in entry_readers(path):
+            try:
+                self.entries.append(read())
+            except UserError:
+                self._skip_or_raise("line")
         if not self.entries:
-            raise UserError(f"data path '{path}' holds no pictures ({', '.join(sorted(PICTURE_SUFFIXES))})")
+            raise UserError(
+                f"data path '{path}' holds no usable sample ({', '.join(sorted(PICTURE_SUFFIXES))} or JSONL)"
+            )
 
     def sample(self, index: int) -> Sample:
         epoch, position = divmod(index, len(self.entries))
         order = _generator(self.workload, "order", epoch).permutation(len(self.entries))
-        files, turns = self.entries[order[position]]
         data, encoder = self.workload.data, self.workload.model.encoder
-        pictures = tuple(
-            Picture(file, *fit(*_size_of(file, origin), data.max_pixels, encoder.image_unit), origin=origin)
-            for file, origin in files
-        )
-        return Sample(pictures, _encode(self.tokenizer, turns))
+        for number in (*order[position:], *order[:position]):
+            files, turns = self.entries[number]
+            sizes = [self._size(file, origin) for file, origin in files]
+            if None not in sizes:
+                pictures = tuple(
+                    Picture(file, *fit(*size, data.max_pixels, encoder.image_unit), origin=origin)
+                    for (file, origin), size in zip(files, sizes, strict=True)
+                    if size is not None
+                )
+                return Sample(pictures, _encode(self.tokenizer, turns))
+        raise UserError(f"data path '{data.path}' holds no sample whose pictures can all be read")
+
+    def _size(self, file: Path, origin: str) -> tuple[int, int] | None:
+        """Width and height; None for a bad picture when those are skipped."""
+        if file not in self._sizes:
+            try:
+                self._sizes[file] = size_of(file, origin, whole=True)
+            except UserError:
+                self._sizes[file] = None
+                self._skip_or_raise("picture")
+        return self._sizes[file]
+
+    def _skip_or_raise(self, what: str) -> None:
+        """Called while a UserError is handled: count it, or let it pass on."""
+        if not self.skip_bad:
+            raise
+        self.skipped[what] = self.skipped.get(what, 0) + 1
 
 
 SOURCES: dict[str, Callable[[Workload], SampleSource]] = {
     "real": Photographs,
     "text-only": TextOnly,
     "mock": Mock,
-    "path": OwnData,
 }
 
 Turns = list[tuple[str, str]]
+Entry = tuple[tuple[tuple[Path, str], ...], Turns]
+"""((picture, where it was named) ..., (question, answer) ...)"""
 
 
 def captions() -> list[tuple[str, Turns]]:
@@ -214,11 +266,11 @@ def photographs() -> list[tuple[Path, Turns]]:
     """The installed photographs with their captions; scikit-image is located, never imported."""
     package = importlib.util.find_spec("skimage")
     if package is None or package.origin is None:
-        raise EnvironmentFault("real data needs scikit-image's photographs: pip install scikit-image")
+        raise MachineError("real data needs scikit-image's photographs: pip install scikit-image")
     folder = Path(package.origin).parent / "data"
     found = [(folder / file, turns) for file, turns in captions() if (folder / file).is_file()]
     if not found:
-        raise EnvironmentFault(f"this scikit-image ships no photographs in {folder}: pip install -U scikit-image")
+        raise MachineError(f"this scikit-image ships no photographs in {folder}: pip install -U scikit-image")
     return found
 
 
@@ -226,39 +278,44 @@ def _encode(tokenizer: Tokenizer, turns: Turns) -> tuple[tuple[tuple[int, ...], 
     return tuple((tokenizer.encode(question), tokenizer.encode(answer)) for question, answer in turns)
 
 
-def read_entries(path: Path) -> Iterator[tuple[tuple[tuple[Path, str], ...], Turns]]:
-    """((picture, origin) ..., turns) of every sample of a folder or a LLaVA JSONL file.
+def entry_readers(path: Path) -> Iterator[Callable[[], Entry]]:
+    """One reader for every sample of a folder or a LLaVA JSONL file; a reader of a bad line raises UserError.
 
     LLaVA form, one object a line: {"image": "a.jpg" | ["a.jpg", ...], "conversations": [{"from": "human"|"gpt",
     "value": text}, ...]}; `<image>` marks are dropped, since pictures always lead the sample.
 
     Raises:
-        UserError: with file and line.
+        UserError: the path is missing or unreadable.
     """
     if path.is_dir():
-        generic = [("What does this picture show?", f"A picture named {{}} from the folder {path.name}.")]
         for file in sorted(path.rglob("*")):
             if file.suffix.lower() in PICTURE_SUFFIXES:
-                question, answer = generic[0]
-                yield ((file, str(path)),), [(question, answer.format(file.stem))]
+                answer = f"A picture named {file.stem} from the folder {path.name}."
+                yield partial(_same, (((file, str(path)),), [("What does this picture show?", answer)]))
         return
-    if not path.is_file():
-        raise UserError(f"there is no data folder or file '{path}'")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise UserError(f"there is no data folder or file '{path}'") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"data file '{path}' cannot be read: {error}") from None
     for number, line in enumerate(lines, 1):
         if line.strip():
-            yield _llava_entry(path, f"{path} line {number}", line)
+            yield partial(_llava_entry, path, f"{path} line {number}", line)
 
 
-def _llava_entry(path: Path, origin: str, line: str) -> tuple[tuple[tuple[Path, str], ...], Turns]:
+def _same(entry: Entry) -> Entry:
+    return entry
+
+
+def _llava_entry(path: Path, origin: str, line: str) -> Entry:
     try:
         entry = json.loads(line)
         images = entry.get("image", [])
         names = [images] if isinstance(images, str) else list(images)
-        said = [(str(turn["from"]), str(turn["value"]).replace("<image>", "").strip()) for turn in entry["conversations"]]
+        said = [
+            (str(turn["from"]), str(turn["value"]).replace("<image>", "").strip()) for turn in entry["conversations"]
+        ]
     except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{origin}: not a LLaVA conversation ({type(error).__name__}: {error})") from None
     files = []

@@ -3,7 +3,6 @@
 import difflib
 import hashlib
 import tomllib
-
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
@@ -201,7 +200,9 @@ def _expected(path: str) -> str:
         return f"it takes one of {', '.join(typing.get_args(annotation))}"
     if typing.get_origin(annotation) is tuple:
         return 'it takes a list of names, e.g. ["mlp", "core_attn"]'
-    words = {int: f"it takes a whole number{bounds}", float: f"it takes a number{bounds}", bool: "it takes true or false"}
+    words = {
+        int: f"it takes a whole number{bounds}",
+        float: f"it takes a number{bounds}",
+        bool: "it takes true or false",
+    }
     return words.get(annotation, "")
-
-

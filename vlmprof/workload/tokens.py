@@ -5,7 +5,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from vlmprof.errors import EnvironmentFault, UserError
+from vlmprof.errors import MachineError, UserError
 from vlmprof.workload.spec import Workload
 
 __all__ = ["Mark", "Tokenizer", "load_tokenizer"]
@@ -44,7 +44,7 @@ def load_tokenizer(workload: Workload) -> Tokenizer:
 
     Raises:
         UserError: the file is missing or unreadable, or the model's vocabulary is too small for it.
-        EnvironmentFault: the `tokenizers` package is not installed.
+        MachineError: the `tokenizers` package is not installed.
     """
     name, vocab_size = workload.data.tokenizer, workload.model.decoder.vocab_size
     if not name:
@@ -52,7 +52,7 @@ def load_tokenizer(workload: Workload) -> Tokenizer:
     try:
         from tokenizers import Tokenizer as HuggingFaceTokenizer
     except ImportError:
-        raise EnvironmentFault("data.tokenizer needs the tokenizers package: pip install 'vlmprof[hf]'") from None
+        raise MachineError("data.tokenizer needs the tokenizers package: pip install 'vlmprof[hf]'") from None
     if not Path(name).is_file():
         raise UserError(f"there is no tokenizer file '{name}'")
     try:

@@ -5,6 +5,7 @@ within a picture. Follows the vision tower and patch merger of Qwen3-VL (arXiv:2
 """
 
 import copy
+import itertools
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class PackedImageAttention(DotProductAttention):  # type: ignore[misc]
                 super(PackedImageAttention, self).forward(
                     query[start:end], key[start:end], value[start:end], None, **kwargs
                 )
-                for start, end in zip(bounds[:-1], bounds[1:], strict=True)
+                for start, end in itertools.pairwise(bounds)
             ]
         )
 
@@ -98,12 +99,15 @@ class VisionModel(MegatronModule):  # type: ignore[misc]
         rotary = torch.cat((angles, angles), dim=-1)[:, None, None, :]
         bounds = torch.tensor([0, *(rows * columns for rows, columns in grids)], dtype=torch.int32)
         bounds = bounds.cumsum(0, dtype=torch.int32)
-        return self.decoder(hidden_states=hidden[:, None, :], attention_mask=bounds, rotary_pos_emb=rotary)
+        encoded: Tensor = self.decoder(hidden_states=hidden[:, None, :], attention_mask=bounds, rotary_pos_emb=rotary)
+        return encoded
 
     def _learned(self, grid: tuple[int, int]) -> Tensor:
         """The square table of positions, bilinearly resampled to `grid` and put in packed order: [patches, hidden]."""
         table = self.position_embeddings.weight.view(1, self.side, self.side, -1).permute(0, 3, 1, 2)
-        sampled = functional.interpolate(table, size=grid, mode="bilinear", align_corners=True)[0]  # [hidden, rows, cols]
+        sampled = functional.interpolate(table, size=grid, mode="bilinear", align_corners=True)[
+            0
+        ]  # [hidden, rows, cols]
         rows, columns = grid
         blocks = sampled.view(-1, rows // self.merge, self.merge, columns // self.merge, self.merge)
         return blocks.permute(1, 3, 2, 4, 0).reshape(rows * columns, -1)
@@ -115,9 +119,7 @@ class Merger(MegatronModule):  # type: ignore[misc]
     def __init__(self, config: TransformerConfig, encoder: Encoder, merged_width: int) -> None:
         super().__init__(config=config)
         self.merged_width = merged_width
-        self.norm = torch.nn.LayerNorm(
-            encoder.hidden_size, eps=encoder.layernorm_epsilon, dtype=config.params_dtype
-        )
+        self.norm = torch.nn.LayerNorm(encoder.hidden_size, eps=encoder.layernorm_epsilon, dtype=config.params_dtype)
         self.projector = MultimodalProjector(
             config=config,
             submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear),
@@ -127,4 +129,5 @@ class Merger(MegatronModule):  # type: ignore[misc]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[patches, 1, encoder hidden] -> [patches / merge^2, 1, decoder hidden]."""
-        return self.projector(self.norm(hidden).view(-1, 1, self.merged_width))
+        projected: Tensor = self.projector(self.norm(hidden).view(-1, 1, self.merged_width))
+        return projected

@@ -1,0 +1,269 @@
+"""Attribution on real Megatron: planted delays, recomputation, hooks that leave no trace."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.integration.training import losses, small, train_here
+from vlmprof.records.run import Run
+
+pytestmark = [pytest.mark.usefixtures("megatron"), pytest.mark.filterwarnings("ignore")]
+
+Key = tuple[str, str]
+
+
+class StoppedClock:
+    """Stands still but for the delays that a test plants, so that attribution can be held against exact figures."""
+
+    source = "wall-clock"
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def mark(self) -> float:
+        return self.now
+
+    def milliseconds(self, earlier: float, later: float) -> float:
+        return later - earlier
+
+    def sleep(self, milliseconds: float) -> None:
+        self.now += milliseconds
+
+
+class SlowBackward(torch.autograd.Function):
+    """Does nothing forward; waits in backward."""
+
+    @staticmethod
+    def forward(ctx: object, value: Tensor, wait: Callable[[], None]) -> Tensor:
+        ctx.wait = wait
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.wait()
+        return gradient, None
+
+
+@pytest.fixture
+def clock() -> Iterator[StoppedClock]:
+    yield StoppedClock()
+
+
+def self_times(run: Run) -> dict[Key, float]:
+    """(stage, phase) -> mean self ms of all that are not 0."""
+    found = {}
+    for row in run.stages:
+        mean = sum(row.self_ms.samples) / len(row.self_ms.samples)
+        if mean:
+            found[row.name, row.phase] = mean
+    return found
+
+
+def delay_forward(monkeypatch: pytest.MonkeyPatch, owner: type, wait: Callable[[], None], layer: int | None) -> None:
+    plain = owner.forward
+
+    def slow(self: object, *args: object, **kwargs: object) -> object:
+        if layer is None or self.layer_number == layer + 1:
+            wait()
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(owner, "forward", slow)
+
+
+def test_a_delay_in_one_router_shows_there_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, clock: StoppedClock
+) -> None:
+    from megatron.core.transformer.moe.router import TopKRouter
+
+    delay_forward(monkeypatch, TopKRouter, lambda: clock.sleep(5), layer=1)
+    run = train_here(small(), clock=clock)
+    assert self_times(run) == {("decoder.router", "forward"): 10.0}  # two micro-batches
+    assert {row.name: row.self_ms for row in run.layers if row.self_ms} == {"decoder.1.router/forward": 10.0}
+    assert run.coverage == 1.0
+
+
+def test_a_delay_in_the_projectors_backward(monkeypatch: pytest.MonkeyPatch, clock: StoppedClock) -> None:
+    from vlmprof.workload.vision import Merger
+
+    plain = Merger.forward
+    monkeypatch.setattr(
+        Merger, "forward", lambda self, hidden: plain(self, SlowBackward.apply(hidden, lambda: clock.sleep(5)))
+    )
+    assert self_times(train_here(small(), clock=clock)) == {("projector", "backward"): 10.0}
+
+
+def test_a_delay_in_the_encoder_whose_input_needs_no_gradient(
+    monkeypatch: pytest.MonkeyPatch, clock: StoppedClock
+) -> None:
+    from vlmprof.workload.vision import VisionModel
+
+    plain = VisionModel._learned
+    monkeypatch.setattr(
+        VisionModel,
+        "_learned",
+        lambda self, grid: SlowBackward.apply(plain(self, grid), lambda: clock.sleep(5)),
+    )
+    run = train_here(small("images_per_sample=1"), clock=clock)
+    pictures = run.effective_work.images if run.effective_work else 0
+    assert self_times(run) == {("encoder", "backward"): pytest.approx(5.0 * pictures)}
+
+
+@pytest.mark.parametrize(
+    ("recompute", "expected"),
+    [
+        ((), {("decoder.router", "forward"): 10.0}),
+        (("recompute=full",), {("decoder.router", "forward"): 10.0, ("decoder.router", "recompute"): 10.0}),
+        (
+            ("recompute=selective", 'recompute_modules=["moe"]'),
+            {("decoder.router", "forward"): 10.0, ("decoder.router", "recompute"): 10.0},
+        ),
+        (("recompute=selective", 'recompute_modules=["core_attn"]'), {("decoder.router", "forward"): 10.0}),
+    ],
+)
+def test_a_delay_in_a_recomputed_layer(
+    monkeypatch: pytest.MonkeyPatch, clock: StoppedClock, recompute: tuple[str, ...], expected: dict[Key, float]
+) -> None:
+    from megatron.core.transformer.moe.router import TopKRouter
+
+    delay_forward(monkeypatch, TopKRouter, lambda: clock.sleep(5), layer=0)
+    assert self_times(train_here(small(*recompute), clock=clock)) == expected
+
+
+def test_a_delay_in_recomputed_core_attention_is_told_from_backward(
+    monkeypatch: pytest.MonkeyPatch, clock: StoppedClock
+) -> None:
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+
+    delay_forward(monkeypatch, DotProductAttention, lambda: clock.sleep(1), layer=None)
+    run = train_here(small("recompute=selective", 'recompute_modules=["core_attn"]', kind="text-only"), clock=clock)
+    assert self_times(run) == {("decoder.attention", "forward"): 4.0, ("decoder.attention", "recompute"): 4.0}
+
+
+def test_a_delay_between_stages_is_other(monkeypatch: pytest.MonkeyPatch, clock: StoppedClock) -> None:
+    from vlmprof.training import loop
+
+    plain = loop.useful_loss
+    monkeypatch.setattr(loop, "micro_batches", slowly(loop.micro_batches, clock))
+    monkeypatch.setattr(loop, "finalize_model_grads", lambda *a, **k: clock.sleep(2))
+    monkeypatch.setattr(loop, "useful_loss", lambda *a: (clock.sleep(3), plain(*a))[1])
+    run = train_here(small(), clock=clock)
+    assert self_times(run) == {("data", "step"): 14.0, ("grad_sync", "step"): 2.0, ("head", "forward"): 6.0}
+
+
+def slowly(function: Callable[..., Iterator[object]], clock: StoppedClock) -> Callable[..., Iterator[object]]:
+    def slow(*args: object) -> Iterator[object]:
+        for item in function(*args):
+            clock.sleep(7)
+            yield item
+
+    return slow
+
+
+def test_a_real_sleep_on_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    from megatron.core.transformer.moe.router import TopKRouter
+
+    def fastest(run: Run) -> dict[Key, float]:
+        return {(row.name, row.phase): min(row.self_ms.samples) for row in run.stages}
+
+    before = fastest(train_here(small(), steps=6))
+    delay_forward(monkeypatch, TopKRouter, lambda: time.sleep(0.02), layer=0)
+    after = fastest(train_here(small(), steps=6))
+    grown = {key: after[key] - before[key] for key in before}
+    assert grown.pop(("decoder.router", "forward")) == pytest.approx(40, abs=10)
+    assert max(grown.values()) < 20
+
+
+@pytest.mark.parametrize(
+    "recompute",
+    [
+        ("recompute=full",),
+        ("recompute=selective",),
+        ("recompute=selective", 'recompute_modules=["moe"]'),
+        ("recompute=selective", 'recompute_modules=["layernorm", "core_attn"]'),
+    ],
+)
+def test_recomputation_changes_no_loss(recompute: tuple[str, ...]) -> None:
+    plain, rerun = train_here(small(), warmup=0), train_here(small(*recompute), warmup=0)
+    assert losses(rerun) == pytest.approx(losses(plain), abs=1e-5)
+    for one, other in zip(plain.steps, rerun.steps, strict=True):
+        assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-4)
+    assert any(row.phase == "recompute" and row.self_ms.value > 0 for row in rerun.stages)
+
+
+def test_hooks_change_no_loss_and_nothing_is_left_of_them() -> None:
+    from vlmprof.stages.clock import WallClock
+    from vlmprof.stages.hookpoints import find_places
+    from vlmprof.stages.hooks import Hooks
+    from vlmprof.stages.recorder import Recorder
+    from vlmprof.workload.model import build_model
+
+    model = build_model(small(), torch.float32)
+    before = {name: dict(vars(module)) for name, module in model.named_modules()}
+    hooks = Hooks(Recorder(WallClock()), find_places([model]))
+    hooks.install()
+    assert any(dict(vars(module)) != before[name] for name, module in model.named_modules())
+    hooks.remove()
+    assert all(dict(vars(module)) == before[name] for name, module in model.named_modules())
+
+
+def test_every_stage_of_the_model_is_found_and_every_phase_is_seen() -> None:
+    run = train_here(small())
+    assert run.missing == {}
+    seen = {(row.name, row.phase) for row in run.stages}
+    model_stages = {row.name for row in run.stages if row.phase == "forward"} - {"other"}
+    assert {"encoder.attention", "projector", "embedding", "decoder.dispatcher.combine", "head"} <= model_stages
+    assert {(stage, "backward") for stage in model_stages} <= seen
+    assert {("data", "step"), ("grad_sync", "step"), ("optimizer", "step"), ("other", "step")} <= seen
+
+
+def test_a_stage_that_the_model_lacks_is_missing_with_a_reason() -> None:
+    run = train_here(small("moe_shared_expert_intermediate_size=0"))
+    assert list(run.missing) == ["decoder.shared_experts"]
+    assert "no moe.shared_experts" in run.missing["decoder.shared_experts"]
+    assert run.stage("decoder.shared_experts", "forward") is None
+
+
+def test_an_exception_names_its_stage_and_leaves_balanced_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    from megatron.core.transformer.moe.router import TopKRouter
+
+    from vlmprof.records.assemble import assemble
+    from vlmprof.records.journal import MemoryJournal
+    from vlmprof.records.schedule import PlannedStep
+    from vlmprof.stages.ranges import NvtxRanges
+    from vlmprof.training.loop import train
+    from vlmprof.workload.samples import open_source
+
+    depth = []
+    init = NvtxRanges.__init__
+
+    def counting(self: NvtxRanges) -> None:
+        init(self)
+        self.push, self.pop = lambda name: depth.append(1), lambda: depth.append(-1)
+
+    def broken(self: TopKRouter, *args: object) -> object:
+        if self.layer_number == 2:
+            raise ValueError("planted")
+        return plain(self, *args)
+
+    plain = TopKRouter.forward
+    monkeypatch.setattr(NvtxRanges, "__init__", counting)
+    monkeypatch.setattr(TopKRouter, "forward", broken)
+    workload, journal = small(), MemoryJournal()
+    with pytest.raises(ValueError, match="planted"):
+        train(
+            workload,
+            open_source(workload),
+            [PlannedStep("spanned", 0)],
+            torch.float32,
+            torch.device("cpu"),
+            journal,
+        )
+    assert sum(depth) == 0
+    assert depth.count(1) > 10
+    journal.tell("failure", outcome={"class": "crash"})
+    outcome = assemble(journal.events).outcome
+    assert (outcome.stage, outcome.layer, outcome.phase) == ("decoder.router", 1, "forward")
+    assert (outcome.step, outcome.micro_batch) == (0, 0)

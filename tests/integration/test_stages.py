@@ -48,8 +48,8 @@ class SlowBackward(torch.autograd.Function):
 
 
 @pytest.fixture
-def clock() -> Iterator[StoppedClock]:
-    yield StoppedClock()
+def clock() -> StoppedClock:
+    return StoppedClock()
 
 
 def self_times(run: Run) -> dict[Key, float]:

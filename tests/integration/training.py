@@ -20,8 +20,11 @@ def small(*assignments: str, kind: str = "real") -> Workload:
 
 def train_here(workload: Workload, steps: int = 2, warmup: int = 1, clock: Clock | None = None) -> Run:
     """The record of training `workload` in this process; needs the fixture `megatron`."""
+    from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
+
     from vlmprof.training.loop import train
 
+    MoEAuxLossAutoScaler.main_loss_backward_scale = None  # of the class: a backward without a schedule leaves another
     journal = MemoryJournal()
     journal.tell("start", workload={"name": workload.name, "hash": workload.hash8})
     schedule = plan_kinds(steps, warmup, ("spanned",))

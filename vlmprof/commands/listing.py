@@ -16,23 +16,23 @@ def list_presets() -> int:
     from vlmprof.workload.settings import load_workload, presets
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("preset", "parameters", "active", "TFLOP/step", "sequences/step", ""):
-        table.add_column(title, justify="left" if title in ("preset", "") else "right", no_wrap=title != "")
+    table.add_column("preset")
+    for title in ("parameters", "active", "tokens/step", "FLOPs/step"):
+        table.add_column(title, justify="right", no_wrap=True)
     for name in presets():
         workload = load_workload(name)
         counts = parameters(workload)
         step = next(itertools.islice(plan_steps(workload, open_source(workload)), 1))
-        table.add_row(
-            name,
-            _billions(counts["total"]),
-            _billions(counts["active"]),
-            f"{step_flops(workload, step) / 1e12:,.3g}",
-            f"{workload.knobs.global_batch_size} x {workload.data.seq_length}",
-            workload.description,
-        )
+        tokens = workload.knobs.global_batch_size * workload.data.seq_length
+        figures = (counts["total"], counts["active"], tokens, step_flops(workload, step))
+        table.add_row(name, *map(_short, figures))
     Console().print(table)
     return 0
 
 
-def _billions(count: int) -> str:
-    return f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
+def _short(count: float) -> str:
+    """Three digits and a unit: 31.0 B parameters, 4.87 P floating-point operations."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if count >= size:
+            return f"{count / size:.3g} {letter}"
+    return f"{count:.0f}"

@@ -66,8 +66,8 @@ def _first(events: Iterable[Event], name: str) -> Event:
 
 
 def _data(start: Event, plan: Event, steps: Sequence[Event]) -> DataRecord:
-    tokens = sum(step.get("work", {}).get("tokens", 0) for step in steps)
-    padding = sum(step.get("work", {}).get("padding_tokens", 0) for step in steps)
+    works = [step["work"] for step in steps if step.get("work")]
+    tokens, padding = (sum(work[name] for work in works) for name in ("tokens", "padding_tokens"))
     return DataRecord(
         realism=plan.get("realism") or start.get("realism", "unknown"),
         source=plan.get("source", ""),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["print_checks", "print_run", "render", "render_text"]
 
-BAR_WIDTH = 16
+BAR_WIDTH = 12
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -41,7 +41,7 @@ def print_checks(checks: Iterable["Check"]) -> None:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for check in checks:
         mark, style = ("ok", "green") if check.ok else ("no", "dim") if check.optional else ("missing", "red")
-        table.add_row(Text(mark, style=style), check.name, check.found)
+        table.add_row(Text(mark, style=style), check.name, Text(check.found))
     Console().print(table)
 
 
@@ -205,7 +205,9 @@ def _outcome(run: Run) -> Text:
         layer = f" of layer {outcome.layer}" if outcome.layer is not None else ""
         where.append(f"in {outcome.stage}{layer} ({outcome.phase})")
     text = Text(f"failed: {outcome.failure_class or 'unknown'}", style="bold red")
-    text.append(f" {', '.join(filter(None, where))}: {outcome.message or ''}", style="not bold")
+    place = ", ".join(filter(None, where))
+    text.append(f" {place}: " if place else ": ", style="not bold")
+    text.append(outcome.message or "", style="not bold")
     for line in outcome.evidence:
         text.append(f"\n  {line}", style="dim")
     return text

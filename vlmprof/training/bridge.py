@@ -49,6 +49,9 @@ def _factory(original: Callable[..., Any]) -> Callable[..., Any]:
 class _Event:
     """A CUDA event on a machine where work is done when the call returns."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
     def synchronize(self) -> None:
         pass
 
@@ -144,7 +147,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(_CUDA, "current_stream", _constant(_Stream()), "dispatchers and DDP order work on streams"),
     Patch(_CUDA, "stream", lambda _: lambda *args: contextlib.nullcontext(), "side streams of dispatchers"),
     Patch(_CUDA, "Stream", lambda _: _Stream, "side streams of dispatchers"),
-    Patch(_CUDA, "Event", lambda _: lambda *args, **kwargs: _Event(), "dispatchers wait for copies to the host"),
+    Patch(_CUDA, "Event", lambda _: _Event, "dispatchers wait for copies to the host"),
     Patch(_CUDA, "manual_seed", lambda _: torch.manual_seed, "one generator on the CPU"),
     Patch(_CUDA, "get_rng_state", lambda _: lambda *args: torch.get_rng_state(), "one generator on the CPU"),
     Patch(_CUDA, "set_rng_state", lambda _: lambda state, *args: torch.set_rng_state(state), "the same"),

@@ -142,7 +142,7 @@ def transformer_config(workload: Workload, dtype: torch.dtype, **settings: Any) 
     """A TransformerConfig with what all parts share: no dropout, no fusions that need Transformer Engine or Apex.
 
     Raises:
-        UserError: this version has no field for one of `settings`.
+        UserError: this version has no field for one of `settings`, or refuses their combination.
     """
     fields = {field.name for field in dataclasses.fields(TransformerConfig)}
     unknown = [name for name in settings if name not in fields]
@@ -174,7 +174,11 @@ def transformer_config(workload: Workload, dtype: torch.dtype, **settings: Any) 
             "recompute_granularity": "selective",
             **_only_if_set(recompute_modules=list(knobs.recompute_modules)),
         }
-    return TransformerConfig(**{name: value for name, value in {**shared, **settings}.items() if name in fields})
+    known = {name: value for name, value in {**shared, **settings}.items() if name in fields}
+    try:
+        return TransformerConfig(**known)
+    except (ValueError, AssertionError) as error:
+        raise UserError(f"megatron-core {megatron.core.__version__} refuses this workload: {error}") from None
 
 
 def _only_if_set(**settings: Any) -> dict[str, Any]:

@@ -25,8 +25,10 @@ from vlmprof.records.run import Run
 from vlmprof.records.schedule import PlannedStep, alternate
 from vlmprof.stages.attribution import attribute
 from vlmprof.stages.clock import Clock, WallClock
+from vlmprof.stages.counting import Counting
 from vlmprof.stages.hookpoints import HOOK_POINTS, find_places, missing_stages, unwrapped
 from vlmprof.stages.hooks import Hooks, observe, staged
+from vlmprof.stages.memory import MemoryCounter
 from vlmprof.stages.recorder import Recorder
 from vlmprof.stages.tree import Range
 
@@ -68,12 +70,14 @@ class Profile:
         journal: Journal,
         name: str,
         clock: Clock | None = None,
+        counter: MemoryCounter | None = None,
     ) -> None:
         self.journal = journal
         self.clock: Clock = clock or WallClock()
         self.recorder = Recorder(self.clock)
         places = find_places(models, optimizer)
         self._hooks = Hooks(self.recorder, places)
+        self._counting = Counting(models, optimizer, places, self.recorder, counter or MemoryCounter())
         self._schedule = iter(schedule)
         self._indices = count()
         self._collecting = gc.isenabled()
@@ -101,7 +105,7 @@ class Profile:
     @property
     def observing(self) -> bool:
         """Whether the running step has hooks in place."""
-        return self.planned is not None and self.planned.kind == "spanned"
+        return self.planned is not None and self.planned.kind in ("spanned", "counted")
 
     def step(
         self, loss: float | None = None, grad_norm: float | None = None, work: dict[str, Any] | None = None
@@ -117,13 +121,16 @@ class Profile:
         now = self.clock.mark()
         if self.planned is None:
             return
-        planned, ranges = self.planned, []
+        planned, ranges, memory = self.planned, [], None
         if planned.kind == "spanned":
             events = self.recorder.end_step()
             self._hooks.remove()
             for range_id, time in attribute(events, self.clock.milliseconds).items():
                 range_ = self.recorder.ranges[range_id]
                 ranges.append([range_.stage, range_.layer, range_.phase, time.self_ms, time.count])
+        elif planned.kind == "counted":
+            self._counting.stop()
+            memory = self._counting.facts()
         self.journal.tell(
             "step",
             index=self.index,
@@ -135,6 +142,7 @@ class Profile:
             grad_norm=grad_norm,
             work=work,
             ranges=ranges,
+            memory=memory,
             source=self.clock.source,
         )
         self._begin()
@@ -151,24 +159,37 @@ class Profile:
         if self.planned.kind == "spanned":
             self._hooks.install()
             self.recorder.begin_step()
+        elif self.planned.kind == "counted":
+            self._counting.start()
         self._began = self.clock.mark()
 
     def close(self) -> None:
         """Leave the model as it was found. The step that is running is dropped."""
-        if self.observing:
+        if self.planned is not None and self.planned.kind == "spanned":
             self.recorder.end_step()
             self._hooks.remove()
+        elif self.observing:
+            self._counting.stop()
         self.planned = None
         if self._collecting:
             gc.enable()
 
-    def tell_where(self) -> None:
-        """Tell the journal where the running step stands: call it when an exception ends the training."""
+    def tell_where(self, shapes: Callable[[int], dict[str, Any]] = lambda micro_batch: {}) -> None:
+        """Tell the journal where the running step stands: call it when an exception ends the training.
+
+        Args:
+            shapes: from a micro-batch's number in the step to what it consisted of.
+        """
         place = self.recorder.failed_in or self.recorder.innermost if self.observing else None
+        in_model = place is not None and place.phase != "step"
+        micro_batch = self.recorder.micro_batch if in_model else -1
+        counted = self.planned is not None and self.planned.kind == "counted"
         self.journal.tell(
             "where",
             step=self.index,
-            micro_batch=self.recorder.micro_batch if self.observing else None,
+            micro_batch=micro_batch if micro_batch >= 0 else None,
+            shapes=shapes(micro_batch) if micro_batch >= 0 else None,
+            memory=self._counting.facts_at_failure() if counted else None,
             stage=place.stage if place else None,
             layer=place.layer if place else None,
             phase=place.phase if place else None,

@@ -22,7 +22,7 @@ WORK = {
     "image_patches": 400,
     "lengths": [200, 300],
     "patch_counts": [100, 300],
-    "model_flops": 1e9,
+    "flops": {"model": 1e9, "useful": 8e8, "stages": {"head": {"forward": 1e8}}},
 }
 
 

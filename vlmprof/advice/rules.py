@@ -4,8 +4,11 @@ import statistics
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from vlmprof.advice.memory import freed_by_freezing_vision, freed_by_full_recompute, freed_by_half_micro_batch
 from vlmprof.records.figures import Figure
+from vlmprof.records.memory import Router
 from vlmprof.records.run import Finding, Run
+from vlmprof.sizes import show_bytes
 
 __all__ = ["RULES", "advise"]
 
@@ -26,9 +29,19 @@ def advise(run: Run) -> Run:
     for rule in RULES:
         figures = rule.figures(run)
         if figures is not None:
-            text = rule.text.format(**figures)
+            text = rule.text.format(**{name: _Shown(value) for name, value in figures.items()})
             findings.append(Finding(rule=rule.name, level=rule.level, text=text, figures=figures))
     return run.model_copy(update={"findings": tuple(findings)})
+
+
+class _Shown:
+    """A figure in a text: `{x:.0%}` as usual, `{x:bytes}` with a binary unit."""
+
+    def __init__(self, value: float | str) -> None:
+        self.value = value
+
+    def __format__(self, form: str) -> str:
+        return show_bytes(float(self.value)) if form == "bytes" else format(self.value, form)
 
 
 def stage_ms(run: Run, stage: str) -> float:
@@ -89,7 +102,7 @@ def low_coverage(run: Run) -> Figures | None:
 
 def costly_observer(run: Run) -> Figures | None:
     for row in run.overhead:
-        if isinstance(row.ratio, Figure) and row.ratio.value > 1.05:
+        if row.kind == "spanned" and isinstance(row.ratio, Figure) and row.ratio.value > 1.05:
             return {"kind": row.kind, "ratio": row.ratio.value}
     return None
 
@@ -111,6 +124,38 @@ def rehearsal(run: Run) -> Figures | None:
 def skipped(run: Run) -> Figures | None:
     count = sum(run.data.skipped.values())
     return {"count": float(count)} if count else None
+
+
+def ran_out(figures: Callable[[Run], Figures | None]) -> Callable[[Run], Figures | None]:
+    """Figures of a run that ran out of memory only."""
+    return lambda run: figures(run) if run.outcome.failure_class == "oom" else None
+
+
+def leak(run: Run) -> Figures | None:
+    growth = run.memory.growth if run.memory else None
+    if growth is None or not growth.leak or growth.confidence is None or not isinstance(growth.bytes_per_step, Figure):
+        return None
+    stages = sorted(growth.by_stage, key=lambda stage: -growth.by_stage[stage])
+    return {
+        "slope": growth.bytes_per_step.value,
+        "low": growth.confidence[0],
+        "high": growth.confidence[1],
+        "stages": ", ".join(stages) or "no single stage",
+    }
+
+
+def expert_imbalance(run: Run) -> Figures | None:
+    if not isinstance(run.router, Router):
+        return None
+    worst = max(run.router.layers, key=lambda layer: layer.imbalance)
+    if worst.imbalance <= 1.5:
+        return None
+    return {"imbalance": worst.imbalance, "layer": float(worst.layer), "entropy": worst.entropy}
+
+
+def dropped(run: Run) -> Figures | None:
+    count = run.router.dropped_tokens if isinstance(run.router, Router) else None
+    return {"count": count.value} if isinstance(count, Figure) and count.value else None
 
 
 RULES: tuple[Rule, ...] = (
@@ -172,6 +217,41 @@ RULES: tuple[Rule, ...] = (
         padding,
         "{share:.0%} of the tokens are padding: they cost decoder time and bear no loss. Compare by useful tokens.",
     ),
+    Rule(
+        "oom-recompute",
+        "warning",
+        ran_out(freed_by_full_recompute),
+        "--set recompute=full would free about {freed:bytes}: the layers have saved {saved:bytes} for backward, and "
+        "would keep {kept:bytes} of inputs.",
+    ),
+    Rule(
+        "oom-freeze-vision",
+        "warning",
+        ran_out(freed_by_freezing_vision),
+        "--set freeze_vision=true would free about {freed:bytes}: {saved:bytes} that the encoder saved for backward "
+        "and {lasting:bytes} of its gradients and optimizer state.",
+    ),
+    Rule(
+        "oom-micro-batch",
+        "warning",
+        ran_out(freed_by_half_micro_batch),
+        "--set micro_batch_size={to:.0f}, not {from:.0f}, would free about {freed:bytes} of the {saved:bytes} saved "
+        "for backward.",
+    ),
+    Rule(
+        "leak",
+        "warning",
+        leak,
+        "memory grows by {slope:bytes} a counted step (95 % interval {low:bytes} to {high:bytes}), held by: {stages}.",
+    ),
+    Rule(
+        "expert-imbalance",
+        "info",
+        expert_imbalance,
+        "the most loaded expert of layer {layer:.0f} gets {imbalance:.1f} times the mean (entropy {entropy:.2f}): see "
+        "what balance is worth with --set force_balanced_routing=true.",
+    ),
+    Rule("dropped-tokens", "warning", dropped, "{count:.0f} choices of a token a step found no room in their expert."),
     Rule("skipped-samples", "warning", skipped, "{count:.0f} samples were left out because their picture is bad."),
     Rule(
         "coverage",

@@ -22,7 +22,8 @@ def run(
     data: Annotated[
         str | None,
         typer.Option(
-            metavar="real|mock|text-only|PATH", help="Photographs, or your folder of pictures or LLaVA JSONL."
+            metavar="real|mock|text-only|PATH",
+            help="Photographs, or your folder of pictures or LLaVA JSONL; several, with commas, are compared.",
         ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Plain steps; the other kinds come on top.")] = 10,
@@ -32,6 +33,9 @@ def run(
     stage_breakdown: Annotated[
         bool, typer.Option("--stage-breakdown", help="Also observe steps stage by stage, and show the tree.")
     ] = False,
+    memory_limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Run out of memory at SIZE (64MiB, 2GiB), to see who holds what.")
+    ] = None,
     megatron: Annotated[
         str, typer.Option(metavar="PATH", help="A Megatron-LM or Megatron Bridge checkout to use instead.")
     ] = "",
@@ -46,17 +50,17 @@ def run(
     list_: Annotated[bool, typer.Option("--list", help="List the presets and exit.")] = False,
 ) -> int:
     """Train an MoE VLM through Megatron's own code and report where its step time goes."""
-    from vlmprof.launch import RunOptions, run_workload
-    from vlmprof.workload.settings import data_overrides, load_workload
+    from vlmprof.launch import RunOptions, run_workloads
+    from vlmprof.sizes import parse_size
+    from vlmprof.workload.settings import data_overrides, load_workload, split_data
 
     if list_:
         from vlmprof.commands.listing import list_presets
 
         return list_presets()
-    overrides = data_overrides(data)
-    if seed is not None:
-        overrides["seed"] = seed
-    chosen = load_workload(workload, set_ or [], overrides)
+    overrides: dict[str, object] = {} if seed is None else {"seed": seed}
+    kinds = split_data(data)
+    chosen = [load_workload(workload, set_ or [], {**overrides, **data_overrides(kind)}) for kind in kinds]
     options = RunOptions(
         steps=steps,
         warmup=warmup,
@@ -66,18 +70,23 @@ def run(
         timeout=timeout,
         out=out,
         skip_bad_samples=skip_bad_samples,
+        memory_limit=parse_size(memory_limit) if memory_limit else 0,
         command=("vlmprof", *sys.argv[1:]),
     )
     from vlmprof.report.progress import RunProgress
 
-    with RunProgress(chosen.name, options.total_steps) as progress:
-        record, folder = run_workload(chosen, options, progress.watch)
+    with RunProgress(chosen[0].name, options.total_steps * len(chosen)) as progress:
+        done = run_workloads(chosen, options, progress.watch)
+    from vlmprof.report.terminal import print_comparison, print_json, print_run
+
     if json:
-        from vlmprof.records.store import dump_json
-
-        print(dump_json(record), end="")
+        print_json([record for record, _ in done])
     else:
-        from vlmprof.report.terminal import print_run
+        for record, folder in done:
+            print_run(record, stage_breakdown or bool(memory_limit), footer=f"record: {folder / 'run.json'}\n")
+        if len(done) > 1:
+            print_comparison([record for record, _ in done])
+    return int(max(EXIT_CODES[record.outcome.status] for record, _ in done))
 
-        print_run(record, stage_breakdown, footer=f"record: {folder / 'run.json'}")
-    return int({"ok": Exit.FINE, "failed": Exit.RUN_FAILED, "interrupted": Exit.INTERRUPTED}[record.outcome.status])
+
+EXIT_CODES = {"ok": Exit.FINE, "failed": Exit.RUN_FAILED, "interrupted": Exit.INTERRUPTED}

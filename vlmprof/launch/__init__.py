@@ -3,6 +3,6 @@
 `run_workload` is the one way in. Nothing here imports torch.
 """
 
-from vlmprof.launch.runner import RunOptions, run_workload
+from vlmprof.launch.runner import RunOptions, run_workload, run_workloads
 
-__all__ = ["RunOptions", "run_workload"]
+__all__ = ["RunOptions", "run_workload", "run_workloads"]

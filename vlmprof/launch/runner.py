@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from vlmprof.records.schedule import plan_kinds
 from vlmprof.records.store import dump_json, write_whole
 from vlmprof.workload.spec import Workload
 
-__all__ = ["RunOptions", "run_workload"]
+__all__ = ["RunOptions", "run_workload", "run_workloads"]
 
 POLL_SECONDS = 0.05
 Watcher = Callable[[Event], None]
@@ -42,12 +42,16 @@ class RunOptions:
     """Seconds without a new step (or any other sign) after which the run counts as hung."""
     out: Path | None = None
     skip_bad_samples: bool = False
+    memory_limit: int = 0
+    """Bytes; 0 means none."""
     command: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> tuple[StepKind, ...]:
         """Step kinds besides plain."""
-        return ("spanned",) if self.stage_breakdown else ()
+        if self.memory_limit:
+            return ("counted",)
+        return ("spanned", "counted") if self.stage_breakdown else ()
 
     @property
     def total_steps(self) -> int:
@@ -77,6 +81,7 @@ def run_workload(workload: Workload, options: RunOptions, watch: Watcher = lambd
         kinds=options.kinds,
         megatron=megatron,
         skip_bad_samples=options.skip_bad_samples,
+        memory_limit=options.memory_limit,
     )
     write_whole(folder / "job.json", dump_json(job))
     _tell_start(folder, workload, options)
@@ -90,6 +95,22 @@ def run_workload(workload: Workload, options: RunOptions, watch: Watcher = lambd
     record = advise(assemble(events, ending))
     write_whole(folder / "run.json", dump_json(record))
     return record, folder
+
+
+def run_workloads(
+    workloads: list[Workload], options: RunOptions, watch: Watcher = lambda event: None
+) -> list[tuple[Run, Path]]:
+    """Run several workloads in turn, each in a folder of its own below `options.out`; stops after one that fails."""
+    if len(workloads) == 1:
+        return [run_workload(workloads[0], options, watch)]
+    done: list[tuple[Run, Path]] = []
+    for workload in workloads:
+        label = Path(workload.data.path).name or workload.data.kind
+        out = options.out / label if options.out else None
+        done.append(run_workload(workload, replace(options, out=out), watch))
+        if done[-1][0].outcome.status != "ok":
+            break
+    return done
 
 
 def _tell_start(folder: Path, workload: Workload, options: RunOptions) -> None:
@@ -106,6 +127,7 @@ def _tell_start(folder: Path, workload: Workload, options: RunOptions) -> None:
             },
             realism={"path": "real"}.get(workload.data.kind, workload.data.kind),
             notes=NOTES,
+            memory_limit=options.memory_limit or None,
         )
 
 

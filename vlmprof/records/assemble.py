@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from vlmprof.records.figures import Absent, Figure, Measured, figure, middle_half
+from vlmprof.records.flops import flops_of
 from vlmprof.records.journal import Event
+from vlmprof.records.memory import memory_of, router_of, stage_memory
 from vlmprof.records.run import (
     DataRecord,
     EffectiveWork,
@@ -39,6 +41,8 @@ def assemble(events: Sequence[Event], outcome: Outcome | None = None) -> Run:
     measured = [step for step in steps if not step["warmup"]]
     plain = [step for step in measured if step["kind"] == "plain"]
     spanned = [step for step in measured if step["kind"] == "spanned"]
+    counting = [step for step in steps if step["kind"] == "counted"]
+    counted = [step for step in counting if not step["warmup"]] or counting[-1:]
     missing, hook_points = model.get("missing", {}), model.get("hook_points", [])
     return Run(
         created=start.get("created", datetime.now(UTC).isoformat(timespec="seconds")),
@@ -49,11 +53,14 @@ def assemble(events: Sequence[Event], outcome: Outcome | None = None) -> Run:
         parameters=model.get("parameters", {}),
         effective_work=_effective_work(plain or measured or steps, model),
         steps=tuple(Step.model_validate(step) for step in steps),
-        stages=tuple(_stages(spanned)),
+        stages=tuple(_with_memory(_stages(spanned), counted)),
         layers=tuple(_layers(spanned)),
-        missing=missing if spanned else {},
+        missing=missing if spanned or counted else {},
         hook_points=tuple(HookPointRecord.model_validate(point) for point in hook_points),
         throughput=_throughput(plain),
+        memory=memory_of(counted, counting, start.get("memory_limit")),
+        flops=flops_of(plain, *_device(environment)),
+        router=router_of(counted),
         coverage=_coverage(spanned),
         overhead=tuple(_overhead(measured, plain)),
         notes=tuple(start.get("notes", ())),
@@ -104,7 +111,7 @@ def _effective_work(steps: Sequence[Event], model: Event) -> EffectiveWork | Non
         sequence_lengths=_spread([length for work in works for length in work["lengths"]]),
         image_patch_counts=_spread([count for work in works for count in work["patch_counts"]]),
         trained_parameters=model.get("parameters", {}).get("trained"),
-        model_flops=statistics.fmean(work["model_flops"] for work in works) if "model_flops" in works[0] else None,
+        model_flops=statistics.fmean(work["flops"]["model"] for work in works) if "flops" in works[0] else None,
     )
 
 
@@ -172,6 +179,38 @@ def _stages(spanned: Sequence[Event]) -> list[Stage]:
                 )
             )
     return rows
+
+
+def _with_memory(rows: list[Stage], counted: Sequence[Event]) -> list[Stage]:
+    """Rows with their memory; a stage that was only counted gets rows without times."""
+    if not counted:
+        return rows
+    phases: dict[str, list[str]] = {}
+    for row in rows:
+        phases.setdefault(row.name, []).append(row.phase)
+    for step in counted:
+        for name in ("stage_peaks", "saved"):
+            for stage, phase, _ in step["memory"][name]:
+                if phase not in phases.setdefault(stage, []):
+                    phases[stage].append(phase)
+    memory = {stage: stage_memory(counted, stage, names) for stage, names in phases.items()}
+    untimed = Absent(absent="no spanned step was completed")
+    known = {(row.name, row.phase) for row in rows}
+    extra = [
+        Stage.model_validate(
+            {"name": stage, "phase": phase, "total_ms": untimed, "self_ms": untimed, "ranges": 0, "share": 0}
+        )
+        for stage in STAGES
+        for phase in phases.get(stage, [])
+        if (stage, phase) not in known
+    ]
+    return [row.model_copy(update={"memory": memory.get(row.name, {}).get(row.phase)}) for row in [*rows, *extra]]
+
+
+def _device(environment: dict[str, Any] | None) -> tuple[str, str, int]:
+    """(platform, precision, ranks)"""
+    facts = environment or {}
+    return facts.get("platform", "unknown"), facts.get("precision", "unknown"), facts.get("ranks", 1)
 
 
 def _layers(spanned: Sequence[Event]) -> list[LayerTime]:
@@ -249,14 +288,24 @@ def _overhead(measured: Sequence[Event], plain: Sequence[Event]) -> list[Overhea
     return rows
 
 
-PLACE = ("step", "micro_batch", "stage", "layer", "phase")
+PLACE = ("step", "micro_batch", "stage", "layer", "phase", "shapes")
+
+
+def _where(event: Event) -> dict[str, Any]:
+    """The fields of an outcome that a `where` event knows."""
+    facts = {name: event.get(name) for name in PLACE}
+    memory = event.get("memory")
+    if memory:
+        facts |= {"held": memory["held"], "saved": memory["saved"]}
+        if facts["shapes"] is not None and memory["tokens_per_expert"]:
+            facts["shapes"] = {**facts["shapes"], "tokens_per_expert": dict(memory["tokens_per_expert"])}
+    return facts
 
 
 def _outcome(events: Sequence[Event]) -> Outcome:
     failure = _first(events, "failure")
     if failure:
-        where = {name: _first(events, "where").get(name) for name in PLACE}
-        return Outcome.model_validate({"status": "failed", **where, **failure["outcome"]})
+        return Outcome.model_validate({"status": "failed", **_where(_first(events, "where")), **failure["outcome"]})
     if _first(events, "done"):
         return Outcome(status="ok")
     last: Any = next((event for event in reversed(events) if event["event"] == "begin"), {})

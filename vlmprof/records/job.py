@@ -22,3 +22,5 @@ class Job(Record):
     """Of torch inside an operation: one gives far steadier times on a shared machine."""
     megatron: str = ""
     skip_bad_samples: bool = False
+    memory_limit: int = 0
+    """Bytes; 0 means none."""

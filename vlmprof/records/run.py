@@ -4,7 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from vlmprof.records.figures import Measured, Record
+from vlmprof.records.figures import Absent, Measured, Record
+from vlmprof.records.flops import Flops
+from vlmprof.records.memory import Memory, Router, StageMemory
 
 __all__ = ["RUN_SCHEMA", "Finding", "Outcome", "Run", "Stage", "Step"]
 
@@ -91,6 +93,7 @@ class Stage(Record):
     """Entries a step."""
     share: float
     """`total_ms` over the observed step, 0 to 1."""
+    memory: StageMemory | None = None
 
 
 class LayerTime(Record):
@@ -131,6 +134,12 @@ class Outcome(Record):
     phase: str | None = None
     micro_batch: int | None = None
     rank: int | None = None
+    shapes: dict[str, Any] | None = None
+    """Of the micro-batch that failed: images, patches, tokens, tokens per expert."""
+    held: dict[str, dict[str, int]] | None = None
+    """Stage -> category -> bytes when it failed, where they were counted."""
+    saved: dict[str, int] | None = None
+    """Stage -> bytes saved for backward when it failed."""
     evidence: tuple[str, ...] = ()
 
 
@@ -153,6 +162,9 @@ class Run(Record):
     """Stage -> why it could not be observed."""
     hook_points: tuple[HookPointRecord, ...] = ()
     throughput: dict[str, Measured] = {}
+    memory: Memory | None = None
+    flops: Flops | None = None
+    router: Router | Absent | None = None
     coverage: float | None = None
     overhead: tuple[Overhead, ...] = ()
     findings: tuple[Finding, ...] = ()

@@ -11,11 +11,14 @@ from rich.text import Text
 from vlmprof.records.figures import Absent, Figure, Measured
 from vlmprof.records.run import Run
 from vlmprof.records.stage_tree import PHASES, STAGES
+from vlmprof.records.store import dump_json
+from vlmprof.report.memory import memory_notes, memory_table
+from vlmprof.report.tree import branch
 
 if TYPE_CHECKING:
     from vlmprof.launch.doctor import Check
 
-__all__ = ["print_checks", "print_run", "render", "render_text"]
+__all__ = ["print_checks", "print_comparison", "print_json", "print_run", "render", "render_text"]
 
 BAR_WIDTH = 12
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -36,6 +39,37 @@ def print_run(run: Run, breakdown: bool, footer: str = "") -> None:
         console.print(Text(f"\n{footer}", style="dim"), soft_wrap=True)
 
 
+def print_json(runs: list[Run]) -> None:
+    """Print one record as an object, several as a list."""
+    texts = [dump_json(run).rstrip() for run in runs]
+    print(texts[0] if len(texts) == 1 else "[" + ",\n".join(texts) + "]")
+
+
+def print_comparison(runs: list[Run]) -> None:
+    """Print runs on different data beside the first: step time, useful tokens, the encoder's share."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("data")
+    for title in ("step (plain)", "/ first", "tokens/s", "/ first", "useful tokens/s", "encoder + projector"):
+        table.add_column(title, justify="right")
+    first = runs[0].throughput
+    for run in runs:
+        share = sum(row.share for row in run.stages if row.name in ("encoder", "projector"))
+        table.add_row(
+            run.data.realism,
+            _number(run.throughput["step_ms"]),
+            _ratio(run.throughput["step_ms"], first["step_ms"]),
+            _number(run.throughput["tokens_per_second"]),
+            _ratio(run.throughput["tokens_per_second"], first["tokens_per_second"]),
+            _number(run.throughput["useful_tokens_per_second"]),
+            f"{share:.0%}" if run.stages else "-",
+        )
+    Console().print(table)
+
+
+def _ratio(one: Measured, other: Measured) -> str:
+    return f"{one.value / other.value:.2f}" if isinstance(one, Figure) and isinstance(other, Figure) else "-"
+
+
 def print_checks(checks: Iterable["Check"]) -> None:
     """Print doctor's checks."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -52,6 +86,8 @@ def render(run: Run, breakdown: bool) -> RenderableType:
         parts += [Text(), _throughput(run)]
     if breakdown and run.stages:
         parts += [Text(), stage_table(run), _footnotes(run)]
+    if breakdown and run.memory is not None:
+        parts += [Text(), memory_table(run), memory_notes(run)]
     if run.findings:
         parts += [Text(), _findings(run)]
     if run.outcome.status != "ok":
@@ -121,7 +157,7 @@ def stage_table(run: Run) -> Table:
         share = whole / step if step else 0.0
         style = "bold" if stage == "step" else ("dim" if stage == "other" else "")
         table.add_row(
-            Text(_branch(stage, seen), style=style),
+            Text(branch(stage, seen), style=style),
             *(_ms(totals[stage].get(phase)) for phase in phases),
             _ms(whole),
             _ms(own) if stage != "step" else "",
@@ -150,24 +186,6 @@ def bar(share: float, width: int = BAR_WIDTH) -> str:
     if share > 0:
         eighths = max(eighths, 1)
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
-
-
-def _branch(stage: str, seen: Iterable[str]) -> str:
-    """The stage's last name behind its tree lines."""
-    if stage == "step":
-        return "step"
-    parts = stage.split(".")
-    lines = ""
-    for depth in range(len(parts)):
-        path = ".".join(parts[: depth + 1])
-        parent = path.rpartition(".")[0]
-        siblings = [other for other in seen if other != "step" and other.rpartition(".")[0] == parent]
-        last = bool(siblings) and siblings[-1] == path
-        if depth == len(parts) - 1:
-            lines += "└─ " if last else "├─ "
-        else:
-            lines += "   " if last else "│  "
-    return lines + parts[-1]
 
 
 def _footnotes(run: Run) -> Text:
@@ -203,7 +221,8 @@ def _outcome(run: Run) -> Text:
         where.append(f"micro-batch {outcome.micro_batch}")
     if outcome.stage:
         layer = f" of layer {outcome.layer}" if outcome.layer is not None else ""
-        where.append(f"in {outcome.stage}{layer} ({outcome.phase})")
+        phase = f" ({outcome.phase})" if outcome.phase else ""
+        where.append(f"in {outcome.stage}{layer}{phase}")
     text = Text(f"failed: {outcome.failure_class or 'unknown'}", style="bold red")
     place = ", ".join(filter(None, where))
     text.append(f" {place}: " if place else ": ", style="not bold")

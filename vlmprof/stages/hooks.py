@@ -32,9 +32,16 @@ next_node = torch._C._autograd._get_sequence_nr
 class Hooks:
     """The wrappers of a set of places. `install` and `remove` may be called for every step."""
 
-    def __init__(self, recorder: Recorder, places: Iterable[Place]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        places: Iterable[Place],
+        also: Callable[[Place, Function], Function] = lambda place, function: function,
+    ) -> None:
         self.recorder = recorder
         self.places = list(places)
+        self.also = also
+        """Wraps a place's function once more, innermost: to look at what it returns."""
         self._undo: list[tuple[Any, str, Any]] = []
 
     def install(self) -> None:
@@ -43,7 +50,7 @@ class Hooks:
             # An attribute of the instance itself is put back; one of the class shows again when ours is deleted.
             own = vars(place.owner).get(place.attribute) if hasattr(place.owner, "__dict__") else None
             self._undo.append((place.owner, place.attribute, own))
-            object.__setattr__(place.owner, place.attribute, self._wrap(original, place))
+            object.__setattr__(place.owner, place.attribute, self._wrap(self.also(place, original), place))
 
     def remove(self) -> None:
         while self._undo:

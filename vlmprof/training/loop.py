@@ -1,5 +1,6 @@
 """The training loop, top to bottom: Megatron's own DDP, optimizer and schedules, observed by an attached profile."""
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from vlmprof.profile import Profile
 from vlmprof.records.journal import Journal
 from vlmprof.records.schedule import PlannedStep
 from vlmprof.stages.clock import Clock
+from vlmprof.stages.memory import MemoryCounter
 from vlmprof.workload.batches import MicroBatch, make_micro_batch
-from vlmprof.workload.flops import step_flops
+from vlmprof.workload.flops import stage_flops, step_flops, useful_flops
 from vlmprof.workload.initial import initialise
 from vlmprof.workload.model import build_model
 from vlmprof.workload.packing import Step, plan_steps
@@ -41,24 +43,29 @@ def train(
     device: torch.device,
     journal: Journal,
     clock: Clock | None = None,
+    memory_limit: int = 0,
 ) -> None:
-    """Train the workload along `schedule`; every step is told to `journal`. `clock` is the wall clock unless given."""
+    """Train the workload along `schedule`; every step is told to `journal`. `clock` is the wall clock unless given.
+
+    With `memory_limit` (bytes) everything is counted from the first parameter on, and an allocation above it raises
+    `torch.OutOfMemoryError`.
+    """
     batches = [*itertools.islice(plan_steps(workload, source), 1 + max(planned.batch for planned in schedule))]
     data = workload.data
     journal.tell("plan", realism=source.realism, source=data.path or data.kind, skipped=source.skipped)
-    model = build_model(workload, dtype)
-    initialise(model, workload.seed)
-    for part, knob in FROZEN_PARTS.items():
-        model.get_submodule(part).requires_grad_(not getattr(workload.knobs, knob))
-    model = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
-    optimizer = get_megatron_optimizer(
-        OptimizerConfig(optimizer="adam", lr=LEARNING_RATE, bf16=dtype == torch.bfloat16, params_dtype=dtype), [model]
-    )
+    counter = MemoryCounter(memory_limit)
+    try:
+        with counter if memory_limit else contextlib.nullcontext():
+            model, optimizer = build(workload, dtype)
+    except torch.OutOfMemoryError:
+        held = {"building": {"tensors": counter.live}}
+        journal.tell("where", stage="building", memory={"held": held, "saved": {}, "tokens_per_expert": []})
+        raise
     model.config.finalize_model_grads_func = finalize_model_grads
     if dtype == torch.bfloat16:
         model.config.grad_scale_func = optimizer.scale_loss
     forward_backward = get_forward_backward_func()
-    profile = Profile([model], optimizer, schedule, journal, workload.name, clock)
+    profile = Profile([model], optimizer, schedule, journal, workload.name, clock, counter)
 
     def forward_step(data: Iterator[MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Any]:
         batch = next(data)
@@ -83,10 +90,35 @@ def train(
             total, useful = torch.stack([report["loss"] for report in reports]).sum(0).tolist()
             profile.step(total / max(useful, 1.0), float(grad_norm or 0.0), work_of(workload, step))
     except BaseException:
-        profile.tell_where()
+        planned = profile.planned
+        profile.tell_where(lambda number: shapes_of(workload, batches[planned.batch], number) if planned else {})
         raise
     finally:
         profile.close()
+
+
+def build(workload: Workload, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The model in Megatron's DDP, and its optimizer."""
+    model = build_model(workload, dtype)
+    initialise(model, workload.seed)
+    for part, knob in FROZEN_PARTS.items():
+        model.get_submodule(part).requires_grad_(not getattr(workload.knobs, knob))
+    model = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
+    config = OptimizerConfig(optimizer="adam", lr=LEARNING_RATE, bf16=dtype == torch.bfloat16, params_dtype=dtype)
+    return model, get_megatron_optimizer(config, [model])
+
+
+def shapes_of(workload: Workload, step: Step, number: int) -> dict[str, Any]:
+    """What micro-batch `number` of a step consists of."""
+    size = workload.knobs.micro_batch_size
+    sequences = step.sequences[number * size : (number + 1) * size]
+    return {
+        "sequences": len(sequences),
+        "seq_length": workload.data.seq_length,
+        "tokens": [len(sequence.tokens) for sequence in sequences],
+        "images": [[p.height, p.width] for sequence in sequences for p in sequence.pictures],
+        "patches": [count for sequence in sequences for count in sequence.patches],
+    }
 
 
 def useful_loss(mask: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -115,5 +147,9 @@ def work_of(workload: Workload, step: Step) -> dict[str, Any]:
         "image_patches": sum(step.patches),
         "lengths": lengths,
         "patch_counts": list(step.patches),
-        "model_flops": step_flops(workload, step),
+        "flops": {
+            "stages": stage_flops(workload, step.sequences),
+            "model": step_flops(workload, step),
+            "useful": useful_flops(workload, step),
+        },
     }

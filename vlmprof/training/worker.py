@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,10 @@ def _work(job: Job, journal: FileJournal) -> None:
         stack.enter_context(megatron_world(workload, device))
         from vlmprof.training.loop import train
 
-        train(workload, source, plan_kinds(job.steps, job.warmup, job.kinds), dtype, device, journal)
+        schedule = plan_kinds(job.steps, job.warmup, job.kinds)
+        if job.memory_limit:
+            schedule = [replace(planned, kind="counted") for planned in schedule]
+        train(workload, source, schedule, dtype, device, journal, memory_limit=job.memory_limit)
 
 
 def _import_megatron(job: Job) -> dict[str, str]:
@@ -117,7 +121,8 @@ def _environment(device: Any, dtype: Any, threads: int, megatron: dict[str, str]
 def _describe(error: BaseException) -> dict[str, Any]:
     """What is known of a failure here; the launcher classifies it."""
     frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1] if frames else None
+    observers = str(Path(__file__).parent.parent / "stages")
+    last = next((frame for frame in reversed(frames) if not frame.filename.startswith(observers)), None)
     return {
         "class": "oom" if type(error).__name__ == "OutOfMemoryError" else "crash",
         "message": f"{type(error).__name__}: {error}"[:2000],

@@ -15,7 +15,7 @@ from vlmprof.errors import UserError
 from vlmprof.workload.check import check
 from vlmprof.workload.spec import Data, Workload
 
-__all__ = ["data_overrides", "load_workload", "presets", "setting_paths"]
+__all__ = ["data_overrides", "load_workload", "presets", "setting_paths", "split_data"]
 
 Tree = dict[str, Any]
 
@@ -49,6 +49,13 @@ def load_workload(source: str, assignments: Iterable[str] = (), overrides: Mappi
     except ValidationError as error:
         raise UserError(f"workload '{source}': {_sentence(error)}") from None
     return check(workload)
+
+
+def split_data(data: str | None) -> list[str | None]:
+    """The parts of `--data A,B`; a path that exists as it is written is one part, commas or not."""
+    if data is None or Path(data).exists():
+        return [data]
+    return [part.strip() for part in data.split(",")]
 
 
 def data_overrides(data: str | None) -> dict[str, Any]:

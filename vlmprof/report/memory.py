@@ -1,0 +1,79 @@
+"""A run's memory on the terminal: who holds what, the peak, growth, experts and FLOPs."""
+
+from rich.table import Table
+from rich.text import Text
+
+from vlmprof.records.figures import Figure, Measured
+from vlmprof.records.memory import Router
+from vlmprof.records.run import Run
+from vlmprof.records.stage_tree import STAGES, ancestors
+from vlmprof.report.tree import branch
+from vlmprof.sizes import show_bytes
+
+__all__ = ["memory_notes", "memory_table"]
+
+COLUMNS = {
+    "parameters": "params",
+    "gradients": "grads",
+    "optimizer_state": "optim",
+    "saved_activations": "saved",
+    "held_at_peak": "at peak",
+    "held_after": "after",
+}
+
+
+def memory_table(run: Run) -> Table:
+    """Bytes by stage, children included in their parents."""
+    sums: dict[str, dict[str, float]] = {}
+    for row in run.stages:
+        if row.memory is None:
+            continue
+        for name in COLUMNS:
+            measured = getattr(row.memory, name)
+            if isinstance(measured, Figure) and (name != "saved_activations" or row.phase == "forward"):
+                for stage in (row.name, *ancestors(row.name), "step"):
+                    line = sums.setdefault(stage, {})
+                    line[name] = line.get(name, 0.0) + measured.value
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("memory", no_wrap=True)
+    for title in COLUMNS.values():
+        table.add_column(title, justify="right", no_wrap=True)
+    seen = [stage for stage in STAGES if stage in sums]
+    for stage in seen:
+        cells = (show_bytes(sums[stage][name]) if sums[stage].get(name) else "" for name in COLUMNS)
+        table.add_row(Text(branch(stage, seen), style="bold" if stage == "step" else ""), *cells)
+    return table
+
+
+def memory_notes(run: Run) -> Text:
+    """The peak and where it fell, growth, host memory; experts; FLOPs."""
+    memory = run.memory
+    text = Text(style="dim")
+    if memory is not None:
+        text.append(f"peak {_bytes(memory.peak)} in {memory.peak_stage} ({memory.peak_phase}); tensor bytes, counted")
+        growth = memory.growth
+        if growth is not None and isinstance(growth.bytes_per_step, Figure):
+            text.append(f"; growth {show_bytes(growth.bytes_per_step.value)} a counted step")
+        text.append(f"; host RSS {_bytes(memory.host_rss)}")
+    if isinstance(run.router, Router):
+        router = run.router
+        text.append(
+            f"\nexperts: worst layer {_value(router.imbalance)} times the mean, entropy {_value(router.entropy)}, "
+            f"{_value(router.dropped_tokens)} choices dropped; dispatcher sent {_bytes(router.bytes_sent)}"
+        )
+    if run.flops is not None:
+        flops = run.flops
+        text.append(f"\n{_value(flops.tflops_per_second, 3)} model TFLOP/s")
+        if isinstance(flops.padding, Figure) and isinstance(flops.model, Figure) and flops.model.value:
+            text.append(f", {flops.padding.value / flops.model.value:.0%} of it on padding")
+        if isinstance(flops.mfu, Figure):
+            text.append(f", MFU {flops.mfu.value:.1%}")
+    return text
+
+
+def _bytes(measured: Measured) -> str:
+    return show_bytes(measured.value) if isinstance(measured, Figure) else "-"
+
+
+def _value(measured: Measured, digits: int = 2) -> str:
+    return f"{measured.value:.{digits}g}" if isinstance(measured, Figure) else "-"

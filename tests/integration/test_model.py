@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.integration.training import losses, small, train_here
-from vlmprof.workload.flops import forward_flops, parameters, step_flops
+from vlmprof.workload.flops import forward_flops, parameters, stage_flops, step_flops, useful_flops
 from vlmprof.workload.packing import Sequence, plan_steps
 from vlmprof.workload.samples import open_source
 from vlmprof.workload.spec import Workload
@@ -169,3 +169,76 @@ def test_the_bridge_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
         "assert all(patch.reason for patch in PATCHES)\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        ("freeze_vision=true",),
+        ("freeze_projector=true",),
+        ("freeze_vision=true", "freeze_projector=true"),
+        ("freeze_decoder=true",),
+        ("recompute=full",),
+        ("recompute=selective",),
+        ("recompute=selective", 'recompute_modules=["moe"]'),
+        ("recompute=selective", 'recompute_modules=["shared_experts"]'),
+        ("freeze_vision=true", "recompute=full"),
+    ],
+)
+def test_flops_of_freezing_and_recomputation_are_those_of_the_flop_counter(assignments: tuple[str, ...]) -> None:
+    workload = small(*assignments)
+    step = next(itertools.islice(plan_steps(workload, open_source(workload)), 1))
+    model = built(workload)
+    for part, frozen in (
+        ("vision_model", workload.knobs.freeze_vision),
+        ("vision_projection", workload.knobs.freeze_projector),
+        ("language_model", workload.knobs.freeze_decoder),
+    ):
+        model.get_submodule(part).requires_grad_(not frozen)
+    counted = 0
+    for sequence in step.sequences:
+        batch = batch_of(workload, sequence)
+        with FlopCounterMode(display=False) as counter:
+            model(batch).sum().backward()
+        counted += counter.get_total_flops()
+    table = stage_flops(workload, step.sequences)
+    assert sum(sum(phases.values()) for phases in table.values()) == pytest.approx(counted, rel=0.01)
+
+
+def test_flops_of_each_stage_alone() -> None:
+    workload = small("images_per_sample=2")
+    model = built(workload)
+    sequence = first_sequence(workload)
+    layer = model.language_model.decoder.layers[0]
+    hidden = torch.randn(workload.data.seq_length, 1, workload.model.decoder.hidden_size)
+    patches = torch.randn(sum(sequence.patches), 1, workload.model.encoder.hidden_size)
+    rotary = model.language_model.rotary_pos_emb(workload.data.seq_length)
+    bounds = torch.tensor([0, *itertools.accumulate(sequence.patches)], dtype=torch.int32)
+    layers, depth = workload.model.decoder.num_layers, workload.model.encoder.num_layers
+    block = model.vision_model.decoder.layers[0]
+    alone = {
+        "decoder.attention": (lambda: layer.self_attention(hidden, None, rotary_pos_emb=rotary), layers),
+        "decoder.router": (lambda: layer.mlp.router(hidden), layers),
+        "decoder.shared_experts": (lambda: layer.mlp.shared_experts(hidden), layers),
+        "encoder.mlp": (lambda: block.mlp(patches), depth),
+        "encoder.attention": (lambda: block.self_attention(patches, bounds), depth),
+        "projector": (lambda: model.vision_projection(patches), 1),
+        "head": (lambda: model.language_model.output_layer(hidden, weight=None), 1),
+    }
+    expected = forward_flops(workload, [sequence])
+    for stage, (call, times) in alone.items():
+        with FlopCounterMode(display=False) as counter:
+            call()
+        assert counter.get_total_flops() * times == expected[stage], stage
+    with FlopCounterMode(display=False) as counter:
+        layer.mlp(hidden)
+    experts = counter.get_total_flops() * layers - expected["decoder.router"] - expected["decoder.shared_experts"]
+    assert experts == expected["decoder.experts"]
+
+
+def test_padding_is_told_from_useful_work() -> None:
+    workload = small()
+    step = next(itertools.islice(plan_steps(workload, open_source(workload)), 1))
+    useful, model = useful_flops(workload, step), step_flops(workload, step)
+    share = sum(len(sequence.tokens) for sequence in step.sequences) / (2 * workload.data.seq_length)
+    assert share * 0.8 < useful / model < 1

@@ -95,6 +95,8 @@ WRONG = [
     (["run", "--out", "full"], 2, "is not empty"),
     (["run", "--out", "file"], 2, "is a file"),
     (["run", "--no-such-flag"], 2, "--no-such-flag"),
+    (["run", "--memory-limit", "lots"], 2, "'lots' is not a size"),
+    (["run", "--data", "real,mok"], 2, "'mok' is neither"),
     (["runn"], 2, "runn"),
     (["show", "gone"], 2, "there is no run record"),
     (["schema", "gone"], 2, "the documents are run"),
@@ -153,6 +155,23 @@ def test_a_bad_picture_found_by_the_worker_writes_nothing(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert [path.name for path in tmp_path.iterdir()] == ["pics"]
+
+
+def test_a_memory_limit_exits_3_with_a_record_and_advice(tmp_path: Path) -> None:
+    done = vlmprof("run", *QUICK, "--memory-limit", "70MiB", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    record = read_run(tmp_path / "run")
+    assert record.outcome.failure_class == "oom"
+    assert record.outcome.held
+    assert "failed: oom" in done.stdout
+    assert "would free about" in done.stdout
+
+
+def test_several_kinds_of_data_side_by_side(tmp_path: Path) -> None:
+    done = vlmprof("run", *QUICK, "--data", "real,text-only", "--out", "runs", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [read_run(tmp_path / "runs" / kind).data.realism for kind in ("real", "text-only")] == ["real", "text-only"]
+    assert "/ first" in done.stdout
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -11,6 +11,7 @@
 """
 
 import gc
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
@@ -75,7 +76,7 @@ class Profile:
         self.journal = journal
         self.clock: Clock = clock or WallClock()
         self.recorder = Recorder(self.clock)
-        places = find_places(models, optimizer)
+        self.places = places = find_places(models, optimizer)
         self._hooks = Hooks(self.recorder, places)
         self._counting = Counting(models, optimizer, places, self.recorder, counter or MemoryCounter())
         self._schedule = iter(schedule)
@@ -108,7 +109,11 @@ class Profile:
         return self.planned is not None and self.planned.kind in ("spanned", "counted")
 
     def step(
-        self, loss: float | None = None, grad_norm: float | None = None, work: dict[str, Any] | None = None
+        self,
+        loss: float | None = None,
+        grad_norm: float | None = None,
+        work: dict[str, Any] | None = None,
+        **facts: Any,
     ) -> None:
         """End the running step and begin the next.
 
@@ -117,6 +122,7 @@ class Profile:
             grad_norm: likewise.
             work: what was trained on: tokens, useful_tokens, padding_tokens, images, image_patches, lengths (of
                 sequences, unpadded) and patch_counts (of pictures); without it there is no throughput in tokens.
+            facts: more for the journal, of this rank: loss_sum, loss_tokens, own.
         """
         now = self.clock.mark()
         if self.planned is None:
@@ -143,6 +149,7 @@ class Profile:
             work=work,
             ranges=ranges,
             memory=memory,
+            **facts,
             source=self.clock.source,
         )
         self._begin()
@@ -240,12 +247,16 @@ class Profile:
 
 
 def count_parameters(models: list[torch.nn.Module]) -> dict[str, int]:
-    """Parameters on this rank: `total`, `trained`, and by top-level part of the unwrapped model."""
+    """Parameters of the model: `total`, `trained`, and by top-level part; experts of all expert-parallel ranks."""
+    state = sys.modules.get("megatron.core.parallel_state")
+    expert_ranks = state.get_expert_model_parallel_world_size() if state and state.is_initialized() else 1
     counts: dict[str, int] = {"total": 0, "trained": 0}
     for model in models:
         for name, parameter in unwrapped(model).named_parameters():
+            # Megatron marks expert parameters so, for they are reduced over other ranks than the rest.
+            size = parameter.numel() * (1 if getattr(parameter, "allreduce", True) else expert_ranks)
             part = name.split(".", 1)[0]
-            counts[part] = counts.get(part, 0) + parameter.numel()
-            counts["total"] += parameter.numel()
-            counts["trained"] += parameter.numel() if parameter.requires_grad else 0
+            counts[part] = counts.get(part, 0) + size
+            counts["total"] += size
+            counts["trained"] += size if parameter.requires_grad else 0
     return counts

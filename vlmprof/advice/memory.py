@@ -54,7 +54,8 @@ def _shapes(run: Run) -> tuple[float, float]:
     """(tokens, patches) of the micro-batch that failed; else means."""
     shapes = run.outcome.shapes
     if shapes is not None:
-        return shapes["sequences"] * shapes["seq_length"], sum(shapes["patches"])
+        length = run.workload.settings["data"]["seq_length"] if run.workload.settings else 0
+        return shapes["sequences"] * length, sum(shapes["patches"])
     settings, work = run.workload.settings, run.effective_work
     if settings is None or work is None:
         return 0.0, 0.0

@@ -158,6 +158,34 @@ def dropped(run: Run) -> Figures | None:
     return {"count": count.value} if isinstance(count, Figure) and count.value else None
 
 
+def uneven_ranks(run: Run) -> Figures | None:
+    """Encoder time that differs over ranks, with the patches that explain it."""
+    rows = [row for row in run.ranks if row.encoder_ms is not None and row.patches is not None]
+    if len(rows) < 2:
+        return None
+    slow = max(rows, key=lambda row: row.encoder_ms or 0.0)
+    fast = min(rows, key=lambda row: row.encoder_ms or 0.0)
+    ratio = (slow.encoder_ms or 0.0) / (fast.encoder_ms or 1.0)
+    if ratio < 1.2:
+        return None
+    return {
+        "ratio": ratio,
+        "slow": float(slow.rank),
+        "fast": float(fast.rank),
+        "patches": (slow.patches or 0.0) / max(fast.patches or 0.0, 1.0),
+    }
+
+
+def uneven_experts(run: Run) -> Figures | None:
+    rows = [row for row in run.ranks if row.expert_tokens]
+    if len(rows) < 2:
+        return None
+    loads = {row.rank: row.expert_tokens or 0.0 for row in rows}
+    most = max(loads, key=lambda rank: loads[rank])
+    ratio = loads[most] / statistics.fmean(loads.values())
+    return {"ratio": ratio, "rank": float(most)} if ratio > 1.15 else None
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "vision-over-decoder",
@@ -250,6 +278,19 @@ RULES: tuple[Rule, ...] = (
         expert_imbalance,
         "the most loaded expert of layer {layer:.0f} gets {imbalance:.1f} times the mean (entropy {entropy:.2f}): see "
         "what balance is worth with --set force_balanced_routing=true.",
+    ),
+    Rule(
+        "uneven-encoder",
+        "warning",
+        uneven_ranks,
+        "the encoder takes {ratio:.1f} times as long on rank {slow:.0f} as on rank {fast:.0f}, which has {patches:.1f} "
+        "times fewer patches: pictures are unevenly spread, and all ranks wait for the slowest.",
+    ),
+    Rule(
+        "uneven-experts",
+        "warning",
+        uneven_experts,
+        "rank {rank:.0f} works on {ratio:.1f} times the mean of expert tokens: the others wait for it in combine.",
     ),
     Rule("dropped-tokens", "warning", dropped, "{count:.0f} choices of a token a step found no room in their expert."),
     Rule("skipped-samples", "warning", skipped, "{count:.0f} samples were left out because their picture is bad."),

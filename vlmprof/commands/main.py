@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from vlmprof.commands import doctor, run, schema, show
+from vlmprof.commands import doctor, import_, run, schema, show
 from vlmprof.errors import Exit, UserError
 
 __all__ = ["app", "main"]
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 for command in (run.run, show.show, doctor.doctor, schema.schema):
     app.command()(command)
+app.add_typer(import_.import_)
 
 
 @app.callback(invoke_without_command=True)

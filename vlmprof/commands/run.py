@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from vlmprof.errors import Exit
+from vlmprof.errors import Exit, UserError
 
 __all__ = ["run"]
 
@@ -50,7 +50,7 @@ def run(
     list_: Annotated[bool, typer.Option("--list", help="List the presets and exit.")] = False,
 ) -> int:
     """Train an MoE VLM through Megatron's own code and report where its step time goes."""
-    from vlmprof.launch import RunOptions, run_workloads
+    from vlmprof.launch import RunOptions, joined_rank, run_joined, run_workloads
     from vlmprof.sizes import parse_size
     from vlmprof.workload.settings import data_overrides, load_workload, split_data
 
@@ -75,8 +75,17 @@ def run(
     )
     from vlmprof.report.progress import RunProgress
 
+    joined = joined_rank()
+    if joined is not None and len(chosen) > 1:
+        raise UserError("several kinds of data run one after the other: run them one by one under torchrun or srun")
     with RunProgress(chosen[0].name, options.total_steps * len(chosen)) as progress:
-        done = run_workloads(chosen, options, progress.watch)
+        if joined is None:
+            done = run_workloads(chosen, options, progress.watch)
+        else:
+            part = run_joined(chosen[0], options, joined, progress.watch)
+            if isinstance(part, Exit):
+                return int(part)
+            done = [part]
     from vlmprof.report.terminal import print_comparison, print_json, print_run
 
     if json:

@@ -1,12 +1,17 @@
 """The folder of a run: made only when everything that can be checked beforehand is in order."""
 
 import re
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
 from vlmprof.errors import MachineError, UserError
 
-__all__ = ["default_folder", "make_folder", "resolve_megatron"]
+__all__ = ["default_folder", "make_folder", "release", "reserve", "resolve_megatron"]
+
+RESERVE = ".reserve"
+RESERVE_BYTES = 2**20
+FULL_BYTES = 2**16
 
 
 def default_folder(workload_name: str, hash8: str, now: datetime | None = None) -> Path:
@@ -40,6 +45,18 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         kind = MachineError if error.errno == 28 else UserError
         raise kind(f"output folder '{folder}' cannot be written: {error.strerror}") from None
+
+
+def reserve(folder: Path) -> None:
+    """Keep some space on the disk, so that the record can be written whole when a run has filled it up."""
+    (folder / RESERVE).write_bytes(bytes(RESERVE_BYTES))
+
+
+def release(folder: Path) -> bool:
+    """Give the space back; whether the disk was full until then."""
+    full = shutil.disk_usage(folder).free < FULL_BYTES
+    (folder / RESERVE).unlink(missing_ok=True)
+    return full
 
 
 def resolve_megatron(path: str) -> str:

@@ -3,32 +3,28 @@
 import contextlib
 import os
 import shutil
-import signal
+import socket
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from vlmprof.advice import advise
 from vlmprof.errors import Exit, MachineError, UserError
-from vlmprof.launch.children import child
-from vlmprof.launch.folders import default_folder, make_folder, resolve_megatron
+from vlmprof.launch.folders import default_folder, make_folder, release, reserve, resolve_megatron
+from vlmprof.launch.roots import Ending, outcome_of
+from vlmprof.launch.watch import Watcher, supervise
 from vlmprof.records.assemble import NOTES, assemble
 from vlmprof.records.job import Job
 from vlmprof.records.journal import Event, FileJournal, read_journal
-from vlmprof.records.run import Outcome, Run, StepKind
+from vlmprof.records.run import Run, StepKind
 from vlmprof.records.schedule import plan_kinds
 from vlmprof.records.store import dump_json, write_whole
+from vlmprof.workload.check import check_ranks
 from vlmprof.workload.spec import Workload
 
-__all__ = ["RunOptions", "run_workload", "run_workloads"]
-
-POLL_SECONDS = 0.05
-Watcher = Callable[[Event], None]
+__all__ = ["RunOptions", "collect", "prepare", "run_workload", "run_workloads", "worker_environment"]
 
 
 @dataclass(frozen=True)
@@ -68,12 +64,31 @@ def run_workload(workload: Workload, options: RunOptions, watch: Watcher = lambd
         UserError: the input is bad, or the worker cannot honour it; nothing is left behind then.
         MachineError: this machine lacks something.
     """
-    if options.nproc > 1:
-        raise UserError("--nproc above 1 is not built yet: leave it out")
+    check_ranks(workload, options.nproc)
     megatron = resolve_megatron(options.megatron)
     folder = options.out or default_folder(workload.name, workload.hash8)
     existed = folder.is_dir()
     make_folder(folder)
+    prepare(folder, workload, options, megatron)
+    try:
+        command = _command(folder / "job.json", options.nproc)
+    except MachineError:
+        _remove(folder, keep=existed)
+        raise
+    environment = worker_environment(megatron, options.nproc)
+    ending = supervise(folder, command, environment, range(options.nproc), options.timeout, watch)
+    ranks = {rank: read_journal(folder / f"rank{rank}.jsonl")[0] for rank in range(options.nproc)}
+    refused = next((e for events in ranks.values() for e in events if e["event"] == "refused"), None)
+    if refused:
+        _remove(folder, keep=existed)
+        kind = MachineError if refused["exit_code"] == Exit.ENVIRONMENT else UserError
+        raise kind(refused["message"])
+    return collect(folder, ranks, ending), folder
+
+
+def prepare(folder: Path, workload: Workload, options: RunOptions, megatron: str) -> None:
+    """Write the job that the workers do and the launcher's own journal."""
+    _tell_start(folder, workload, options)
     job = Job(
         workload=workload,
         steps=options.steps,
@@ -84,17 +99,18 @@ def run_workload(workload: Workload, options: RunOptions, watch: Watcher = lambd
         memory_limit=options.memory_limit,
     )
     write_whole(folder / "job.json", dump_json(job))
-    _tell_start(folder, workload, options)
-    ending = _supervise(folder, megatron, options.timeout, watch)
-    events = [event for name in ("launcher", "rank0") for event in read_journal(folder / f"{name}.jsonl")[0]]
-    refused = next((event for event in events if event["event"] == "refused"), None)
-    if refused:
-        _remove(folder, keep=existed)
-        kind = MachineError if refused["exit_code"] == Exit.ENVIRONMENT else UserError
-        raise kind(refused["message"])
-    record = advise(assemble(events, ending))
+    reserve(folder)
+
+
+def collect(folder: Path, ranks: Mapping[int, list[Event]], ending: Ending) -> Run:
+    """The record of what is in `folder`, written there."""
+    ending.disk_full = release(folder)
+    outcome = outcome_of(ranks, ending)
+    launcher, _ = read_journal(folder / "launcher.jsonl")
+    others = {rank: events for rank, events in ranks.items() if rank}
+    record = advise(assemble([*launcher, *ranks.get(0, [])], outcome, others))
     write_whole(folder / "run.json", dump_json(record))
-    return record, folder
+    return record
 
 
 def run_workloads(
@@ -131,98 +147,41 @@ def _tell_start(folder: Path, workload: Workload, options: RunOptions) -> None:
         )
 
 
-def _supervise(folder: Path, megatron: str, timeout: float, watch: Watcher) -> Outcome | None:
-    """Run the worker to its end. Returns the outcome where the worker could not tell it itself."""
+def worker_environment(megatron: str, ranks: int) -> dict[str, str]:
+    """Environment of the workers: the Megatron under test leads PYTHONPATH."""
     environment = dict(os.environ, PYTHONUNBUFFERED="1")
     if megatron:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [megatron, os.environ.get("PYTHONPATH", "")]))
-    command = [sys.executable, "-m", "vlmprof.training.worker", str(folder / "job.json")]
-    tail = _Tail(folder / "rank0.jsonl")
-    with _stop_on_sigterm(), child(command, folder / "rank0.log", environment) as process:
-        last_sign = time.monotonic()
+    if ranks > 1:
+        environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun would set it, and say so at length
+    return environment
+
+
+def _command(job_file: Path, ranks: int) -> list[str]:
+    """The worker itself for one rank, torchrun's module for several.
+
+    Raises:
+        MachineError: `MASTER_PORT` names a port that is in use.
+    """
+    worker = ["-m", "vlmprof.training.worker", str(job_file)]
+    if ranks == 1:
+        return [sys.executable, *worker]
+    port = os.environ.get("MASTER_PORT", "")
+    where = ["--standalone"]
+    if port:
+        _check_port(port)
+        where = ["--master-addr", os.environ.get("MASTER_ADDR", "127.0.0.1"), "--master-port", port]
+    return [sys.executable, "-m", "torch.distributed.run", *where, "--nproc-per-node", str(ranks), *worker]
+
+
+def _check_port(port: str) -> None:
+    with socket.socket() as probe:
         try:
-            while process.poll() is None:
-                for event in tail.new():
-                    last_sign = time.monotonic()
-                    watch(event)
-                if time.monotonic() - last_sign > timeout:
-                    return Outcome(
-                        status="failed",
-                        failure_class="hang",
-                        message=f"no new step for {timeout:g} seconds",
-                        step=tail.step,
-                        rank=0,
-                        evidence=_last_lines(folder / "rank0.log"),
-                    )
-                time.sleep(POLL_SECONDS)
-        except KeyboardInterrupt:
-            return Outcome(status="interrupted", step=tail.step, message="interrupted by the user")
-        for event in tail.new():
-            watch(event)
-        if tail.ended:
-            return None
-        return _died(process.returncode, tail.step, folder / "rank0.log")
-
-
-def _died(code: int, step: int | None, log: Path) -> Outcome:
-    """The outcome of a worker that ended without telling why."""
-    if code < 0:
-        name = signal.Signals(-code).name
-        return Outcome(
-            status="failed", failure_class="killed", message=f"the worker was ended by {name}", step=step, rank=0
-        )
-    return Outcome(
-        status="failed",
-        failure_class="crash",
-        message=f"the worker ended with code {code}",
-        step=step,
-        rank=0,
-        evidence=_last_lines(log),
-    )
-
-
-def _last_lines(log: Path, count: int = 5) -> tuple[str, ...]:
-    if not log.exists():
-        return ()
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 8192))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    return tuple(line for line in lines if line.strip())[-count:]
-
-
-class _Tail:
-    """Follows a journal that is being written."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._position = 0
-        self.step: int | None = None
-        self.ended = False
-
-    def new(self) -> list[Event]:
-        fresh, self._position = read_journal(self._path, self._position)
-        for event in fresh:
-            if event["event"] == "begin":
-                self.step = event["index"]
-            self.ended |= event["event"] in ("done", "failure", "refused")
-        return fresh
-
-
-@contextlib.contextmanager
-def _stop_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does: in order, with a record."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals
-        return
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+            probe.bind(("127.0.0.1", int(port)))
+        except (OSError, ValueError, OverflowError):
+            raise MachineError(
+                f"port {port} (MASTER_PORT) cannot be used: unset MASTER_PORT or choose another"
+            ) from None
 
 
 def _remove(folder: Path, keep: bool) -> None:

@@ -1,7 +1,7 @@
 """From a journal's events to a run record: pure, so a dead worker's journal gives as whole a record as a live one's."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +9,7 @@ from vlmprof.records.figures import Absent, Figure, Measured, figure, middle_hal
 from vlmprof.records.flops import flops_of
 from vlmprof.records.journal import Event
 from vlmprof.records.memory import memory_of, router_of, stage_memory
+from vlmprof.records.ranks import merge_steps, rank_facts, spreads
 from vlmprof.records.run import (
     DataRecord,
     EffectiveWork,
@@ -24,20 +25,29 @@ from vlmprof.records.run import (
 )
 from vlmprof.records.stage_tree import PHASES, STAGES, ancestors
 
-__all__ = ["NOTES", "assemble"]
+__all__ = ["NOTES", "assemble", "failed"]
 
 NOTES = ("garbage collection is held off inside steps and run between them",)
 Key = tuple[str, str]
 """(stage, phase)"""
 
 
-def assemble(events: Sequence[Event], outcome: Outcome | None = None) -> Run:
-    """The record of a run. `outcome` overrules what the journal says (the launcher knows how the worker ended)."""
+def assemble(
+    events: Sequence[Event], outcome: Outcome | None = None, others: Mapping[int, Sequence[Event]] | None = None
+) -> Run:
+    """The record of a run.
+
+    Args:
+        events: of the launcher and rank 0.
+        outcome: overrules what the journal says (the launcher knows how the worker ended).
+        others: events of the other ranks.
+    """
+    ranks = {0: events, **(others or {})}
     start = _first(events, "start")
     model = _first(events, "model")
     plan = _first(events, "plan")
     environment = _first(events, "environment").get("environment")
-    steps = [event for event in events if event["event"] == "step"]
+    steps = merge_steps(ranks)
     measured = [step for step in steps if not step["warmup"]]
     plain = [step for step in measured if step["kind"] == "plain"]
     spanned = [step for step in measured if step["kind"] == "spanned"]
@@ -53,10 +63,11 @@ def assemble(events: Sequence[Event], outcome: Outcome | None = None) -> Run:
         parameters=model.get("parameters", {}),
         effective_work=_effective_work(plain or measured or steps, model),
         steps=tuple(Step.model_validate(step) for step in steps),
-        stages=tuple(_with_memory(_stages(spanned), counted)),
+        stages=tuple(_with_spread(_with_memory(_stages(spanned), counted), ranks)),
         layers=tuple(_layers(spanned)),
         missing=missing if spanned or counted else {},
         hook_points=tuple(HookPointRecord.model_validate(point) for point in hook_points),
+        ranks=rank_facts(ranks) if len(ranks) > 1 else (),
         throughput=_throughput(plain),
         memory=memory_of(counted, counting, start.get("memory_limit")),
         flops=flops_of(plain, *_device(environment)),
@@ -207,6 +218,11 @@ def _with_memory(rows: list[Stage], counted: Sequence[Event]) -> list[Stage]:
     return [row.model_copy(update={"memory": memory.get(row.name, {}).get(row.phase)}) for row in [*rows, *extra]]
 
 
+def _with_spread(rows: list[Stage], ranks: Mapping[int, Sequence[Event]]) -> list[Stage]:
+    found = spreads(ranks)
+    return [row.model_copy(update={"ranks": found.get((row.name, row.phase))}) for row in rows]
+
+
 def _device(environment: dict[str, Any] | None) -> tuple[str, str, int]:
     """(platform, precision, ranks)"""
     facts = environment or {}
@@ -291,8 +307,15 @@ def _overhead(measured: Sequence[Event], plain: Sequence[Event]) -> list[Overhea
 PLACE = ("step", "micro_batch", "stage", "layer", "phase", "shapes")
 
 
-def _where(event: Event) -> dict[str, Any]:
-    """The fields of an outcome that a `where` event knows."""
+def failed(events: Sequence[Event], failure: Event, rank: int | None = None) -> Outcome:
+    """The outcome of a rank that told what failed. Where its hooks know the place they are surer than its stack."""
+    place = {name: value for name, value in place_of(events).items() if value is not None}
+    return Outcome.model_validate({"status": "failed", "rank": rank, **failure["outcome"], **place})
+
+
+def place_of(events: Sequence[Event]) -> dict[str, Any]:
+    """The fields of an outcome that a `where` event knows: step, micro-batch, stage, shapes, who holds what."""
+    event = _first(events, "where")
     facts = {name: event.get(name) for name in PLACE}
     memory = event.get("memory")
     if memory:
@@ -305,7 +328,7 @@ def _where(event: Event) -> dict[str, Any]:
 def _outcome(events: Sequence[Event]) -> Outcome:
     failure = _first(events, "failure")
     if failure:
-        return Outcome.model_validate({"status": "failed", **_where(_first(events, "where")), **failure["outcome"]})
+        return failed(events, failure)
     if _first(events, "done"):
         return Outcome(status="ok")
     last: Any = next((event for event in reversed(events) if event["event"] == "begin"), {})

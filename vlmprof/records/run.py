@@ -7,6 +7,7 @@ from pydantic import Field
 from vlmprof.records.figures import Absent, Measured, Record
 from vlmprof.records.flops import Flops
 from vlmprof.records.memory import Memory, Router, StageMemory
+from vlmprof.records.ranks import RankFacts, Spread
 
 __all__ = ["RUN_SCHEMA", "Finding", "Outcome", "Run", "Stage", "Step"]
 
@@ -94,6 +95,8 @@ class Stage(Record):
     share: float
     """`total_ms` over the observed step, 0 to 1."""
     memory: StageMemory | None = None
+    ranks: Spread | None = None
+    """Over ranks, where there are several; the times above are then means over them."""
 
 
 class LayerTime(Record):
@@ -161,6 +164,7 @@ class Run(Record):
     missing: dict[str, str] = {}
     """Stage -> why it could not be observed."""
     hook_points: tuple[HookPointRecord, ...] = ()
+    ranks: tuple[RankFacts, ...] = ()
     throughput: dict[str, Measured] = {}
     memory: Memory | None = None
     flops: Flops | None = None

@@ -20,6 +20,7 @@ COLUMNS = {
     "held_at_peak": "at peak",
     "held_after": "after",
 }
+SOURCES = {"tensor-bytes": "tensor bytes, counted", "allocator": "as the allocator reports it"}
 
 
 def memory_table(run: Run) -> Table:
@@ -50,7 +51,9 @@ def memory_notes(run: Run) -> Text:
     memory = run.memory
     text = Text(style="dim")
     if memory is not None:
-        text.append(f"peak {_bytes(memory.peak)} in {memory.peak_stage} ({memory.peak_phase}); tensor bytes, counted")
+        where = f" in {memory.peak_stage} ({memory.peak_phase})" if memory.peak_stage else ""
+        source = memory.peak.source if isinstance(memory.peak, Figure) else ""
+        text.append(f"peak {_bytes(memory.peak)}{where}; {SOURCES.get(source, source)}")
         growth = memory.growth
         if growth is not None and isinstance(growth.bytes_per_step, Figure):
             text.append(f"; growth {show_bytes(growth.bytes_per_step.value)} a counted step")

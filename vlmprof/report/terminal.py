@@ -13,6 +13,7 @@ from vlmprof.records.run import Run
 from vlmprof.records.stage_tree import PHASES, STAGES
 from vlmprof.records.store import dump_json
 from vlmprof.report.memory import memory_notes, memory_table
+from vlmprof.report.ranks import rank_table, spread_table
 from vlmprof.report.tree import branch
 
 if TYPE_CHECKING:
@@ -86,8 +87,11 @@ def render(run: Run, breakdown: bool) -> RenderableType:
         parts += [Text(), _throughput(run)]
     if breakdown and run.stages:
         parts += [Text(), stage_table(run), _footnotes(run)]
+    if breakdown and run.ranks:
+        parts += [Text(), spread_table(run), Text(), rank_table(run)]
     if breakdown and run.memory is not None:
-        parts += [Text(), memory_table(run), memory_notes(run)]
+        table = memory_table(run)  # an imported record knows no stages
+        parts += [Text(), *([table] if table.row_count else []), memory_notes(run)]
     if run.findings:
         parts += [Text(), _findings(run)]
     if run.outcome.status != "ok":

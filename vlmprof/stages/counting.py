@@ -69,6 +69,7 @@ class Counting:
             "rss": psutil.Process().memory_info().rss,
             "tokens_per_expert": [[layer, counts] for layer, counts in sorted(self._routing.tokens.items())],
             "dropped": self._routing.dropped,
+            "expert_tokens": self._routing.arrived,
         }
 
     def facts_at_failure(self) -> dict[str, Any]:

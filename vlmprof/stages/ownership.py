@@ -66,8 +66,11 @@ def _torch_optimizers(optimizer: Any) -> Iterator[torch.optim.Optimizer]:
     if isinstance(optimizer, torch.optim.Optimizer):
         yield optimizer
         return
-    for inner in getattr(optimizer, "chained_optimizers", ()):
-        yield from _torch_optimizers(inner)
+    chained = getattr(optimizer, "chained_optimizers", None)
+    if chained is not None:
+        for one in chained:
+            yield from _torch_optimizers(one)
+        return
     inner = getattr(optimizer, "optimizer", None)
     if inner is not None:
         yield from _torch_optimizers(inner)

@@ -19,14 +19,18 @@ class RoutingCounter:
     def __init__(self) -> None:
         self.tokens: dict[int, list[int]] = {}
         self.last: dict[int, list[int]] = {}
+        self.arrived = 0
+        """Tokens that this rank's own experts worked on."""
         self.dropped = 0
         """Choices of a token that found no room (expert capacity)."""
 
     def reset(self) -> None:
-        self.tokens, self.last, self.dropped = {}, {}, 0
+        self.tokens, self.last, self.dropped, self.arrived = {}, {}, 0, 0
 
     def wrap(self, place: Place, function: Callable[..., Any]) -> Callable[..., Any]:
         """Count what a router gives back; other places pass through."""
+        if place.point.owner == "moe" and place.stage == "decoder.experts":
+            return self._counting_tokens(function)
         if place.stage != "decoder.router" or place.layer is None:
             return function
         layer, router = place.layer, place.owner
@@ -37,6 +41,17 @@ class RoutingCounter:
             if in_backward() == -1:
                 self._count(layer, router, output)
             return output
+
+        return counting
+
+    def _counting_tokens(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`experts(hidden [tokens, h], ...)`: what arrives at this rank's own experts."""
+
+        @functools.wraps(function)
+        def counting(hidden: Any, *args: Any, **kwargs: Any) -> Any:
+            if in_backward() == -1 and isinstance(hidden, torch.Tensor):
+                self.arrived += hidden.shape[0]
+            return function(hidden, *args, **kwargs)
 
         return counting
 

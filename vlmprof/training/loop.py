@@ -3,10 +3,14 @@
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -16,18 +20,20 @@ from vlmprof.profile import Profile
 from vlmprof.records.journal import Journal
 from vlmprof.records.schedule import PlannedStep
 from vlmprof.stages.clock import Clock
+from vlmprof.stages.finiteness import NonFiniteError, first_in_forward, last_in_gradients
 from vlmprof.stages.memory import MemoryCounter
 from vlmprof.workload.batches import MicroBatch, make_micro_batch
 from vlmprof.workload.flops import stage_flops, step_flops, useful_flops
 from vlmprof.workload.initial import initialise
 from vlmprof.workload.model import build_model
-from vlmprof.workload.packing import Step, plan_steps
+from vlmprof.workload.packing import Sequence, Step, plan_steps
 from vlmprof.workload.samples import SampleSource
 from vlmprof.workload.spec import Workload
 
 __all__ = ["train"]
 
 LEARNING_RATE = 1e-3
+CULPRIT_SECONDS = 2.0
 FROZEN_PARTS = {
     "vision_model": "freeze_vision",
     "vision_projection": "freeze_projector",
@@ -66,6 +72,8 @@ def train(
         model.config.grad_scale_func = optimizer.scale_loss
     forward_backward = get_forward_backward_func()
     profile = Profile([model], optimizer, schedule, journal, workload.name, clock, counter)
+    share = Share.of_this_rank(workload)
+    batches_of = functools.partial(micro_batches, workload, share, dtype, device)
 
     def forward_step(data: Iterator[MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Any]:
         batch = next(data)
@@ -79,46 +87,130 @@ def train(
             optimizer.zero_grad()
             reports = forward_backward(
                 forward_step_func=forward_step,
-                data_iterator=profile.data(micro_batches(workload, step, dtype, device)),
+                data_iterator=profile.data(batches_of(step)),
                 model=[model],
-                num_microbatches=workload.knobs.global_batch_size // workload.knobs.micro_batch_size,
+                num_microbatches=share.micro_batches,
                 seq_length=workload.data.seq_length,
                 micro_batch_size=workload.knobs.micro_batch_size,
                 forward_only=False,
             )
+            sums = torch.stack([report["loss"] for report in reports]).tolist()  # (sum, useful tokens) a micro-batch
+            _check_losses(profile, workload, model, [total for total, _ in sums], functools.partial(batches_of, step))
             _, grad_norm, _ = optimizer.step()
-            total, useful = torch.stack([report["loss"] for report in reports]).sum(0).tolist()
-            profile.step(total / max(useful, 1.0), float(grad_norm or 0.0), work_of(workload, step))
+            if not math.isfinite(float(grad_norm or 0.0)):
+                raise _bad_gradient(profile, model)
+            total, useful = (sum(column) for column in zip(*sums, strict=True))
+            profile.step(
+                total / max(useful, 1.0),
+                float(grad_norm or 0.0),
+                work_of(workload, step),
+                loss_sum=total,
+                loss_tokens=useful,
+                own=share.work(step),
+            )
     except BaseException:
         planned = profile.planned
-        profile.tell_where(lambda number: shapes_of(workload, batches[planned.batch], number) if planned else {})
+        profile.tell_where(lambda number: share.shapes(batches[planned.batch], number) if planned else {})
         raise
     finally:
         profile.close()
 
 
+def _check_losses(
+    profile: Profile,
+    workload: Workload,
+    model: torch.nn.Module,
+    losses: list[float],
+    again: Callable[[], Iterator[MicroBatch]],
+) -> None:
+    """Stop before the optimizer spreads a loss that is not finite; say which stage of which micro-batch made it.
+
+    Raises:
+        NonFiniteError: on the rank whose own loss it is.
+    """
+    number = next((number for number, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    if number is None:
+        return
+    where = None
+    if workload.layout.ep == 1:  # else a forward needs the other ranks, which are not coming
+        batch = next(itertools.islice(again(), number, None))
+        where = first_in_forward(profile.places, lambda: model(batch))
+    note = "" if where or workload.layout.ep > 1 else "; a second forward of it was finite"
+    stage, layer = where or (None, None)
+    raise NonFiniteError(
+        f"the loss of micro-batch {number} is {losses[number]}{note}",
+        micro_batch=number,
+        stage=stage,
+        layer=layer,
+        phase="forward",
+        step=profile.index,
+    )
+
+
+def _bad_gradient(profile: Profile, model: torch.nn.Module) -> NonFiniteError:
+    stage, layer = last_in_gradients([model], profile.places) or (None, None)
+    if parallel_state.get_data_parallel_world_size() > 1:
+        time.sleep(CULPRIT_SECONDS)  # gradients are everybody's: a rank whose own loss is at fault speaks first
+    return NonFiniteError(
+        "the gradient norm is not finite",
+        shared=True,
+        stage=stage,
+        layer=layer,
+        phase="backward",
+        step=profile.index,
+    )
+
+
+@dataclass(frozen=True)
+class Share:
+    """What of each global batch is this rank's: of every `ranks` micro-batches in a row, the `rank`-th."""
+
+    rank: int
+    ranks: int
+    micro_batches: int
+    size: int
+
+    @staticmethod
+    def of_this_rank(workload: Workload) -> "Share":
+        rank = parallel_state.get_data_parallel_rank()
+        ranks = parallel_state.get_data_parallel_world_size()
+        size = workload.knobs.micro_batch_size
+        return Share(rank, ranks, workload.knobs.global_batch_size // (size * ranks), size)
+
+    def sequences(self, step: Step, number: int) -> tuple[Sequence, ...]:
+        """The sequences of this rank's micro-batch `number`."""
+        first = (number * self.ranks + self.rank) * self.size
+        return step.sequences[first : first + self.size]
+
+    def work(self, step: Step) -> dict[str, int]:
+        """Patches and useful tokens of a step that are this rank's."""
+        own = [sequence for number in range(self.micro_batches) for sequence in self.sequences(step, number)]
+        return {
+            "patches": sum(count for sequence in own for count in sequence.patches),
+            "useful_tokens": sum(sequence.useful_tokens for sequence in own),
+        }
+
+    def shapes(self, step: Step, number: int) -> dict[str, Any]:
+        """What micro-batch `number` of a step consists of."""
+        sequences = self.sequences(step, number)
+        return {
+            "sequences": len(sequences),
+            "tokens": [len(sequence.tokens) for sequence in sequences],
+            "images": [[p.height, p.width] for sequence in sequences for p in sequence.pictures],
+            "patches": [count for sequence in sequences for count in sequence.patches],
+        }
+
+
 def build(workload: Workload, dtype: torch.dtype) -> tuple[Any, Any]:
     """The model in Megatron's DDP, and its optimizer."""
     model = build_model(workload, dtype)
-    initialise(model, workload.seed)
+    local = workload.model.decoder.num_moe_experts // workload.layout.ep
+    initialise(model, workload.seed, first_expert=local * parallel_state.get_expert_model_parallel_rank())
     for part, knob in FROZEN_PARTS.items():
         model.get_submodule(part).requires_grad_(not getattr(workload.knobs, knob))
     model = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
     config = OptimizerConfig(optimizer="adam", lr=LEARNING_RATE, bf16=dtype == torch.bfloat16, params_dtype=dtype)
     return model, get_megatron_optimizer(config, [model])
-
-
-def shapes_of(workload: Workload, step: Step, number: int) -> dict[str, Any]:
-    """What micro-batch `number` of a step consists of."""
-    size = workload.knobs.micro_batch_size
-    sequences = step.sequences[number * size : (number + 1) * size]
-    return {
-        "sequences": len(sequences),
-        "seq_length": workload.data.seq_length,
-        "tokens": [len(sequence.tokens) for sequence in sequences],
-        "images": [[p.height, p.width] for sequence in sequences for p in sequence.pictures],
-        "patches": [count for sequence in sequences for count in sequence.patches],
-    }
 
 
 def useful_loss(mask: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -128,11 +220,12 @@ def useful_loss(mask: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, dict[str,
     return total, useful, {"loss": torch.stack([total.detach(), useful.float()])}
 
 
-def micro_batches(workload: Workload, step: Step, dtype: torch.dtype, device: torch.device) -> Iterator[MicroBatch]:
-    """The micro-batches of one step, each read when it is asked for."""
-    size = workload.knobs.micro_batch_size
-    for first in range(0, len(step.sequences), size):
-        yield make_micro_batch(workload, step.sequences[first : first + size], dtype, device)
+def micro_batches(
+    workload: Workload, share: Share, dtype: torch.dtype, device: torch.device, step: Step
+) -> Iterator[MicroBatch]:
+    """This rank's micro-batches of one step, each read when it is asked for."""
+    for number in range(share.micro_batches):
+        yield make_micro_batch(workload, share.sequences(step, number), dtype, device)
 
 
 def work_of(workload: Workload, step: Step) -> dict[str, Any]:

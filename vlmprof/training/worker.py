@@ -1,7 +1,11 @@
 """The worker process: `python -m vlmprof.training.worker JOB.json`. Tells its journal everything, then ends."""
 
 import contextlib
+import faulthandler
 import os
+import re
+import signal
+import socket
 import sys
 import traceback
 import warnings
@@ -13,7 +17,9 @@ from vlmprof.errors import Exit, UserError
 from vlmprof.lifeline import die_with_parent
 from vlmprof.records.environment import git_commit, host_facts, package_versions, relevant_variables
 from vlmprof.records.job import Job
-from vlmprof.records.journal import FileJournal
+from vlmprof.records.journal import FileJournal, Journal
+from vlmprof.records.run import FailureClass
+from vlmprof.records.stage_frames import Frame, place_of_frames
 
 __all__ = ["main"]
 
@@ -21,23 +27,39 @@ __all__ = ["main"]
 def main(job_file: str) -> int:
     """Do the job; the exit code is 0, or one of `Exit` after a `refused` or `failure` event."""
     die_with_parent()
+    folder, rank = Path(job_file).parent, int(os.environ.get("RANK", "0"))
     job = Job.model_validate_json(Path(job_file).read_text(encoding="utf-8"))
-    rank = int(os.environ.get("RANK", "0"))
-    with FileJournal(Path(job_file).parent / f"rank{rank}.jsonl") as journal:
-        try:
-            _work(job, journal)
-        except UserError as error:
-            journal.tell("refused", message=str(error), exit_code=int(error.exit_code))
-            return int(error.exit_code)
-        except Exception as error:
-            traceback.print_exc()
-            journal.tell("failure", outcome=_describe(error))
-            return int(Exit.RUN_FAILED)
-        journal.tell("done")
-        return int(Exit.FINE)
+    _log_to(folder / f"rank{rank}.log")
+    with FileJournal(folder / f"rank{rank}.jsonl") as journal:
+        journal.tell("worker", pid=os.getpid(), host=socket.gethostname(), rank=rank)
+        return work(job, journal)
 
 
-def _work(job: Job, journal: FileJournal) -> None:
+def work(job: Job, journal: Journal) -> int:
+    """Do the job in this process and tell `journal` how it went; the exit code."""
+    try:
+        _work(job, journal)
+    except UserError as error:
+        journal.tell("refused", message=str(error), exit_code=int(error.exit_code))
+        return int(error.exit_code)
+    except Exception as error:
+        traceback.print_exc()
+        journal.tell("failure", outcome=_describe(error), shared=getattr(error, "shared", False))
+        return int(Exit.RUN_FAILED)
+    journal.tell("done")
+    return int(Exit.FINE)
+
+
+def _log_to(path: Path) -> None:
+    """Everything this process prints goes to `path`, C libraries included; DUMP_SIGNAL adds its Python stacks."""
+    log = path.open("ab", buffering=0)
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    faulthandler.register(signal.SIGUSR1, file=log, all_threads=True)  # whichever thread the signal meets
+    faulthandler.enable(file=log)
+
+
+def _work(job: Job, journal: Journal) -> None:
     warnings.filterwarnings("ignore")  # Megatron's advice about TE and Apex; what matters is in the record
     import torch
 
@@ -118,13 +140,30 @@ def _environment(device: Any, dtype: Any, threads: int, megatron: dict[str, str]
     }
 
 
+CLASSES: tuple[tuple[str, FailureClass], ...] = (
+    (r"OutOfMemoryError:", "oom"),
+    (r"MemoryError:|can't allocate memory", "host-oom"),
+    (r"No space left on device|Address already in use|EADDRINUSE", "setup"),
+)
+"""(regular expression over `Type: message`, class): what the exception itself is sure of."""
+
+
+def _matches(error: BaseException, pattern: str) -> bool:
+    return re.search(pattern, f"{type(error).__name__}: {error}") is not None
+
+
 def _describe(error: BaseException) -> dict[str, Any]:
     """What is known of a failure here; the launcher classifies it."""
+    if isinstance(getattr(error, "outcome", None), dict):
+        return dict(error.outcome)  # type: ignore[attr-defined]  # a NonFiniteError: it knows better than its stack
     frames = traceback.extract_tb(error.__traceback__)
     observers = str(Path(__file__).parent.parent / "stages")
     last = next((frame for frame in reversed(frames) if not frame.filename.startswith(observers)), None)
+    stack = [Frame(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames)]
+    stage, phase = place_of_frames(stack)
     return {
-        "class": "oom" if type(error).__name__ == "OutOfMemoryError" else "crash",
+        **({"stage": stage, "phase": phase} if stage else {}),
+        "class": next((name for kinds, name in CLASSES if _matches(error, kinds)), "crash"),
         "message": f"{type(error).__name__}: {error}"[:2000],
         "evidence": [f"{last.filename}:{last.lineno} in {last.name}"] if last else [],
     }

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from vlmprof.errors import UserError
 from vlmprof.workload.spec import Workload
 
-__all__ = ["check"]
+__all__ = ["check", "check_ranks"]
 
 Rule = tuple[Callable[[Workload], bool], Callable[[Workload], str]]
 
@@ -105,8 +105,6 @@ NOT_YET: tuple[Rule, ...] = (
     (lambda w: w.layout.pp > 1, lambda w: "layout.pp above 1 (pipeline parallel) is not built yet"),
     (lambda w: w.layout.cp > 1, lambda w: "layout.cp above 1 (context parallel) is not built yet"),
     (lambda w: w.layout.etp > 1, lambda w: "layout.etp above 1 (expert tensor parallel) is not built yet"),
-    (lambda w: w.layout.ep > 1, lambda w: "layout.ep above 1 (expert parallel) needs several ranks: not built yet"),
-    (lambda w: w.layout.dp > 1, lambda w: "layout.dp above 1 (data parallel) needs several ranks: not built yet"),
     (lambda w: w.layout.fsdp != "none", lambda w: f"layout.fsdp={w.layout.fsdp} is not built yet: use none"),
     (lambda w: w.knobs.cuda_graph != "none", lambda w: f"knobs.cuda_graph={w.knobs.cuda_graph} is not built yet"),
     (lambda w: w.knobs.dispatcher == "flex", lambda w: "knobs.dispatcher=flex is not built yet: use alltoall"),
@@ -123,3 +121,26 @@ def check(workload: Workload) -> Workload:
         if holds(workload):
             raise UserError(reason(workload))
     return workload
+
+
+def check_ranks(workload: Workload, ranks: int) -> None:
+    """Whether the layout fits this many ranks.
+
+    Raises:
+        UserError: with the numbers that do not fit, and what would.
+    """
+    layout, knobs = workload.layout, workload.knobs
+    if layout.dp and layout.dp != ranks:
+        raise UserError(
+            f"layout.dp={layout.dp} needs {layout.dp} ranks, but there are {ranks}: use --nproc {layout.dp}"
+        )
+    if ranks % layout.ep:
+        raise UserError(
+            f"layout.ep={layout.ep} does not divide the {ranks} rank{'s' * (ranks > 1)}: "
+            f"use --nproc {layout.ep} or a multiple"
+        )
+    if knobs.global_batch_size % (knobs.micro_batch_size * ranks):
+        raise UserError(
+            f"knobs.global_batch_size {knobs.global_batch_size} does not divide by {ranks} ranks of "
+            f"knobs.micro_batch_size {knobs.micro_batch_size}"
+        )

@@ -66,10 +66,10 @@ def _built(workload: Workload) -> Any:
 
 
 def _micro_batches(workload: Workload, batch: int) -> list[Any]:
-    from vlmprof.training.loop import micro_batches
+    from vlmprof.training.loop import Share, micro_batches
 
     step = next(itertools.islice(plan_steps(workload, open_source(workload)), batch, None))
-    return list(micro_batches(workload, step, torch.float32, CPU))
+    return list(micro_batches(workload, Share.of_this_rank(workload), torch.float32, CPU, step))
 
 
 def saved_by_hooks(workload: Workload, batch: int) -> int:

@@ -201,6 +201,7 @@ def test_a_failure_of_one_rank_is_found_there(
         assert any("rank 0:" in line for line in outcome["evidence"])
 
 
+@pytest.mark.slow
 def test_a_full_disk_still_leaves_a_whole_record(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()

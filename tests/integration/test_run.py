@@ -233,6 +233,7 @@ def test_a_worker_that_is_killed_leaves_a_whole_record(tmp_path: Path) -> None:
     assert outcome.step >= 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_stands_still_is_a_hang(tmp_path: Path) -> None:
     launcher = start(tmp_path / "run", "--timeout", "20")
     worker = wait_for_step(tmp_path / "run")

@@ -121,6 +121,14 @@ def rehearsal(run: Run) -> Figures | None:
     return {"device": environment.device} if environment and environment.platform.startswith("cpu") else None
 
 
+def host_clock_on_gpu(run: Run) -> Figures | None:
+    environment = run.environment
+    spans = [row.total_ms for row in run.stages if isinstance(row.total_ms, Figure)]
+    if environment is None or environment.platform.startswith(("cpu", "unknown")) or not spans:
+        return None
+    return {"device": environment.device} if spans[0].source == "wall-clock" else None
+
+
 def skipped(run: Run) -> Figures | None:
     count = sum(run.data.skipped.values())
     return {"count": float(count)} if count else None
@@ -312,6 +320,13 @@ RULES: tuple[Rule, ...] = (
         unsteady,
         "plain steps spread by {spread:.0%} of their median ({median_ms:.0f} ms): the machine is busy or batches "
         "differ much; use more --steps.",
+    ),
+    Rule(
+        "host-clock",
+        "warning",
+        host_clock_on_gpu,
+        "stage times are of the host's clock: on {device} they show where kernels are launched, not where they run. "
+        "Device clocks are not built yet.",
     ),
     Rule(
         "cpu-rehearsal",

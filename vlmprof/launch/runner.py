@@ -14,6 +14,7 @@ from vlmprof.advice import advise
 from vlmprof.errors import Exit, MachineError, UserError
 from vlmprof.launch.folders import default_folder, make_folder, release, reserve, resolve_megatron
 from vlmprof.launch.roots import Ending, outcome_of
+from vlmprof.launch.signature import with_diagnosis
 from vlmprof.launch.watch import Watcher, supervise
 from vlmprof.records.assemble import NOTES, assemble
 from vlmprof.records.job import Job
@@ -105,7 +106,8 @@ def prepare(folder: Path, workload: Workload, options: RunOptions, megatron: str
 def collect(folder: Path, ranks: Mapping[int, list[Event]], ending: Ending) -> Run:
     """The record of what is in `folder`, written there."""
     ending.disk_full = release(folder)
-    outcome = outcome_of(ranks, ending)
+    logs = [folder / f"rank{rank}.log" for rank in ranks]
+    outcome = with_diagnosis(outcome_of(ranks, ending), [*logs, folder / "torchrun.log"])
     launcher, _ = read_journal(folder / "launcher.jsonl")
     others = {rank: events for rank, events in ranks.items() if rank}
     record = advise(assemble([*launcher, *ranks.get(0, [])], outcome, others))

@@ -130,6 +130,9 @@ class Outcome(Record):
     status: Literal["ok", "failed", "interrupted"]
     failure_class: Annotated[FailureClass | None, Field(alias="class")] = None
     signature: str | None = None
+    """The same for the same failure on every run and machine."""
+    reading: str | None = None
+    """What its numbers mean, in plain words."""
     message: str | None = None
     step: int | None = None
     stage: str | None = None

@@ -220,7 +220,8 @@ def _outcome(run: Run) -> Text:
     outcome = run.outcome
     if outcome.status == "interrupted":
         return Text(f"interrupted at step {outcome.step}: what was measured up to then is above", style="yellow")
-    where = [f"step {outcome.step}" if outcome.step is not None else ""]
+    where = [f"rank {outcome.rank}" if len(run.ranks) > 1 and outcome.rank is not None else ""]
+    where.append(f"step {outcome.step}" if outcome.step is not None else "")
     if outcome.micro_batch is not None:
         where.append(f"micro-batch {outcome.micro_batch}")
     if outcome.stage:
@@ -231,6 +232,8 @@ def _outcome(run: Run) -> Text:
     place = ", ".join(filter(None, where))
     text.append(f" {place}: " if place else ": ", style="not bold")
     text.append(outcome.message or "", style="not bold")
+    if outcome.reading:
+        text.append(f"\n  {outcome.reading}", style="not bold")
     for line in outcome.evidence:
         text.append(f"\n  {line}", style="dim")
     return text

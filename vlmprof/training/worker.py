@@ -157,7 +157,8 @@ def _describe(error: BaseException) -> dict[str, Any]:
     if isinstance(getattr(error, "outcome", None), dict):
         return dict(error.outcome)  # type: ignore[attr-defined]  # a NonFiniteError: it knows better than its stack
     frames = traceback.extract_tb(error.__traceback__)
-    observers = str(Path(__file__).parent.parent / "stages")
+    ours = Path(__file__).parent
+    observers = (str(ours.parent / "stages"), str(ours / "bridge.py"))  # they stand around what failed
     last = next((frame for frame in reversed(frames) if not frame.filename.startswith(observers)), None)
     stack = [Frame(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames)]
     stage, phase = place_of_frames(stack)

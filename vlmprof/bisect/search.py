@@ -35,7 +35,7 @@ Verdict = Literal["good", "bad", "skip"]
 Role = Literal["bad end", "good end", "merge base", "search"]
 
 PATIENCE = 16
-"""Skips in a row after which what is left is the answer: the way between tries doubles, so they lie everywhere by then."""
+"""Skips in a row that end the search: the way between tries doubles, so by then they lie everywhere."""
 
 
 @dataclass(frozen=True)

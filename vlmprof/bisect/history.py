@@ -1,0 +1,208 @@
+"""The user's repository, read and never written: the ends, the graph between them, what a commit is and changes."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlmprof.bisect.git import Git, GitError
+from vlmprof.bisect.search import Graph
+from vlmprof.errors import UserError
+
+__all__ = ["Change", "Commit", "Ends", "Repository", "open_repository"]
+
+SUBMODULE = "160000"
+HARMLESS_SUFFIXES = (".md", ".rst", ".ipynb")
+HARMLESS_FOLDERS = ("docs", "doc", "test", "tests", ".github", ".gitlab")
+HARMLESS_NAMES = ("LICENSE", "CHANGELOG", "CODEOWNERS", "AUTHORS", ".gitignore", "conftest.py")
+
+
+@dataclass(frozen=True)
+class Commit:
+    sha: str
+    author: str
+    date: str
+    """Of the commit, ISO 8601."""
+    subject: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """One path that a commit changes against its first parent."""
+
+    status: str
+    path: str
+    old_mode: str
+    new_mode: str
+    old: str
+    new: str
+
+    @property
+    def is_submodule_bump(self) -> bool:
+        """Whether it moves a submodule from one commit to another."""
+        return self.old_mode == self.new_mode == SUBMODULE
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether it is documentation or a test, which no training run reads."""
+        *folders, name = self.path.split("/")
+        return (
+            name.endswith(HARMLESS_SUFFIXES)
+            or name.startswith(("test_", *HARMLESS_NAMES))
+            or any(folder in HARMLESS_FOLDERS for folder in folders)
+        )
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The two ends of a range, resolved: `old` is the left one, `new` the right one."""
+
+    old: str
+    new: str
+    bases: tuple[str, ...] = ()
+    """Their merge bases where `old` is no ancestor of `new`."""
+
+
+class Repository:
+    """Reads one repository. Every method may raise MachineError when there is no git."""
+
+    def __init__(self, folder: Path, git_dir: Path) -> None:
+        self.folder = folder
+        self.git_dir = git_dir
+        self.git = Git(folder)
+
+    @property
+    def key(self) -> str:
+        """Names its state: a hash of where its git directory lies."""
+        return hashlib.sha256(str(self.git_dir).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    def resolve(self, name: str) -> str:
+        """The commit that `name` stands for.
+
+        Raises:
+            UserError: it stands for none.
+        """
+        try:
+            return self.git.line("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        except GitError:
+            raise UserError(f"'{name}' is no commit of the repository '{self.folder}'") from None
+
+    def ends(self, text: str, find_fix: bool = False) -> Ends:
+        """The ends of `GOOD..BAD`; an end left out is HEAD. With `find_fix` they may stand in either order.
+
+        Raises:
+            UserError: it is no range, names unknown commits, holds no commits, or the ends are the wrong way round.
+        """
+        left, dots, right = text.partition("..")
+        if not dots or right.startswith(".") or not (left or right):
+            raise UserError(f"'{text}' is not a range: write GOOD..BAD, e.g. v1.0..main")
+        old, new = self.resolve(left or "HEAD"), self.resolve(right or "HEAD")
+        if old == new:
+            raise UserError(f"the range {text} holds no commits: both ends are {old[:12]}")
+        if self.is_ancestor(new, old):
+            if not find_fix:
+                hint = f"did you mean {right or 'HEAD'}..{left or 'HEAD'}, or --find-fix?"
+                raise UserError(f"the range {text} holds no commits, as its bad end comes before its good end: {hint}")
+            old, new = new, old
+        if self.is_ancestor(old, new):
+            return Ends(old, new)
+        bases = self._merge_bases(old, new)
+        if not bases:
+            raise UserError(f"the ends of {text} have no commit in common: nothing can be said of the way between them")
+        return Ends(old, new, bases)
+
+    def refuse_shallow(self) -> None:
+        """Say how to deepen a shallow clone: its ranges are not the true ones.
+
+        Raises:
+            UserError: it is one.
+        """
+        if self.git.line("rev-parse", "--is-shallow-repository") == "true":
+            raise UserError(
+                f"the repository '{self.folder}' is a shallow clone, whose history is cut off: "
+                "run git fetch --unshallow there first"
+            )
+
+    def is_ancestor(self, one: str, other: str) -> bool:
+        """Whether `one` is `other` or comes before it."""
+        return self.git.succeeds("merge-base", "--is-ancestor", one, other)
+
+    def graph(self, ends: Ends, first_parent: bool = False) -> Graph:
+        """The commits of the range with their parents."""
+        options = ["--first-parent"] if first_parent else []
+        lines = self.git.run("rev-list", "--parents", *options, ends.new, f"^{ends.old}").splitlines()
+        rows = [line.split() for line in lines]
+        return Graph({row[0]: tuple(row[1:]) for row in rows}, ends.bases)
+
+    def commit(self, sha: str) -> Commit:
+        """Who wrote it, when, and its subject."""
+        text = self.git.line("show", "--no-patch", "--no-show-signature", "--format=%an%x00%cI%x00%s", sha)
+        author, date, subject = text.split("\0")
+        return Commit(sha, author, date, subject)
+
+    def parents(self, sha: str) -> tuple[str, ...]:
+        """Its parents, the first one first."""
+        return tuple(self.git.line("rev-list", "--parents", "--max-count=1", sha).split()[1:])
+
+    def changes(self, sha: str) -> tuple[Change, ...]:
+        """What it changes against its first parent (a first commit: everything)."""
+        parents = self.parents(sha)
+        against = [parents[0], sha] if parents else ["--root", sha]
+        fields = self.git.run("diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-commit-id", *against).split("\0")
+        found = []
+        for head, path in zip(fields[0:-1:2], fields[1::2], strict=True):
+            old_mode, new_mode, old, new, status = head.removeprefix(":").split()
+            found.append(Change(status, path, old_mode, new_mode, old, new))
+        return tuple(found)
+
+    def patch_id(self, sha: str, reverse: bool = False) -> str:
+        """The same for the same change wherever it lands (`reverse`: for its being taken back). Empty for a merge."""
+        parents = self.parents(sha)
+        if len(parents) != 1:
+            return ""
+        sides = (sha, parents[0]) if reverse else (parents[0], sha)
+        patch = self.git.run("diff-tree", "-p", "--no-textconv", "--no-ext-diff", *sides)
+        return self.git.run("patch-id", "--stable", stdin=patch).partition(" ")[0] if patch else ""
+
+    def touching_the_same(self, sha: str, *revisions: str, limit: int = 500) -> tuple[str, ...]:
+        """Commits among `revisions` that change a path which `sha` changes, newest first; no merges."""
+        paths = [f":(literal){change.path}" for change in self.changes(sha)]
+        if not paths:
+            return ()
+        walk = ["rev-list", "--no-merges", f"--max-count={limit}", *revisions]
+        return tuple(self.git.run(*walk, "--", *paths).split())
+
+    def earlier_landings(self, sha: str) -> tuple[str, ...]:
+        """Commits before `sha` that make the very same change, newest first: it landed, was reverted, landed again."""
+        wanted = self.patch_id(sha)
+        before = [other for other in self.touching_the_same(sha, f"{sha}^@") if wanted]
+        return tuple(other for other in before if self.patch_id(other) == wanted)
+
+    def reverts(self, sha: str, until: str) -> tuple[str, ...]:
+        """Commits after `sha`, up to `until`, that take its change back, newest first."""
+        wanted = self.patch_id(sha, reverse=True)
+        after = self.touching_the_same(sha, until, f"^{sha}") if wanted else ()
+        return tuple(other for other in after if self.patch_id(other) == wanted)
+
+    def _merge_bases(self, old: str, new: str) -> tuple[str, ...]:
+        try:
+            return tuple(self.git.run("merge-base", "--all", old, new).split())
+        except GitError:
+            return ()
+
+
+def open_repository(path: Path) -> Repository:
+    """The repository that `path` lies in.
+
+    Raises:
+        UserError: there is none.
+        MachineError: there is no git.
+    """
+    if not path.is_dir():
+        raise UserError(f"there is no folder '{path}': name a git repository with --repo")
+    git = Git(path)
+    try:
+        common = git.line("rev-parse", "--path-format=absolute", "--git-common-dir")
+    except GitError as error:
+        why = f" ({error})" if "dubious ownership" in str(error) else ""
+        raise UserError(f"'{path}' is not in a git repository{why}: name one with --repo") from None
+    return Repository(path.resolve(), Path(common).resolve())

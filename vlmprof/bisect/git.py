@@ -6,10 +6,15 @@ from pathlib import Path
 
 from vlmprof.errors import MachineError
 
-__all__ = ["Git", "GitError"]
+__all__ = ["INHERITED", "Git", "GitError", "printable"]
 
 INHERITED = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
 """Set where a hook of the user's calls us: they would point every command at the user's repository."""
+
+
+def printable(text: str) -> str:
+    """Text of git's that can be written as UTF-8, whatever bytes a path or a name held."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 class GitError(Exception):

@@ -4,25 +4,17 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlmprof.bisect.git import Git, GitError
+from vlmprof.bisect.git import Git, GitError, printable
 from vlmprof.bisect.search import Graph
 from vlmprof.errors import UserError
+from vlmprof.records.bisect import CommitRecord
 
-__all__ = ["Change", "Commit", "Ends", "Repository", "open_repository"]
+__all__ = ["Change", "Ends", "Repository", "open_repository"]
 
 SUBMODULE = "160000"
 HARMLESS_SUFFIXES = (".md", ".rst", ".ipynb")
 HARMLESS_FOLDERS = ("docs", "doc", "test", "tests", ".github", ".gitlab")
 HARMLESS_NAMES = ("LICENSE", "CHANGELOG", "CODEOWNERS", "AUTHORS", ".gitignore", "conftest.py")
-
-
-@dataclass(frozen=True)
-class Commit:
-    sha: str
-    author: str
-    date: str
-    """Of the commit, ISO 8601."""
-    subject: str
 
 
 @dataclass(frozen=True)
@@ -133,11 +125,11 @@ class Repository:
         rows = [line.split() for line in lines]
         return Graph({row[0]: tuple(row[1:]) for row in rows}, ends.bases)
 
-    def commit(self, sha: str) -> Commit:
-        """Who wrote it, when, and its subject."""
+    def commit(self, sha: str) -> CommitRecord:
+        """Who wrote it, when it was committed, and its subject."""
         text = self.git.line("show", "--no-patch", "--no-show-signature", "--format=%an%x00%cI%x00%s", sha)
-        author, date, subject = text.split("\0")
-        return Commit(sha, author, date, subject)
+        author, date, subject = printable(text).split("\0")
+        return CommitRecord(sha=sha, author=author, date=date, subject=subject)
 
     def parents(self, sha: str) -> tuple[str, ...]:
         """Its parents, the first one first."""
@@ -154,34 +146,31 @@ class Repository:
             found.append(Change(status, path, old_mode, new_mode, old, new))
         return tuple(found)
 
-    def patch_id(self, sha: str, reverse: bool = False) -> str:
-        """The same for the same change wherever it lands (`reverse`: for its being taken back). Empty for a merge."""
-        parents = self.parents(sha)
-        if len(parents) != 1:
-            return ""
-        sides = (sha, parents[0]) if reverse else (parents[0], sha)
-        patch = self.git.run("diff-tree", "-p", "--no-textconv", "--no-ext-diff", *sides)
-        return self.git.run("patch-id", "--stable", stdin=patch).partition(" ")[0] if patch else ""
-
-    def touching_the_same(self, sha: str, *revisions: str, limit: int = 500) -> tuple[str, ...]:
-        """Commits among `revisions` that change a path which `sha` changes, newest first; no merges."""
+    def same_changes(self, sha: str, *revisions: str, reverse: bool = False, limit: int = 500) -> tuple[str, ...]:
+        """Commits among `revisions`, newest first, that make the very change that `sha` makes (`reverse`: that take it
+        back), by their patch ids. Empty for a merge; at most `limit` commits to the same paths are looked at."""
         paths = [f":(literal){change.path}" for change in self.changes(sha)]
-        if not paths:
+        wanted = self._patch_ids(f"{sha}^!", options=["-R"] if reverse else [])
+        if not paths or not wanted or len(self.parents(sha)) != 1:
             return ()
-        walk = ["rev-list", "--no-merges", f"--max-count={limit}", *revisions]
-        return tuple(self.git.run(*walk, "--", *paths).split())
+        options = [f"--max-count={limit}", "--full-diff"]
+        listed = self._patch_ids(*revisions, "--", *paths, options=options)
+        return tuple(commit for patch, commit in listed if patch == wanted[0][0])
+
+    def _patch_ids(self, *revisions: str, options: list[str]) -> list[tuple[str, str]]:
+        plain = ["--no-merges", "--no-textconv", "--no-ext-diff", "--no-show-signature", "--format=commit %H"]
+        # with -R git swaps the prefixes too, and they are part of a patch's id
+        patches = self.git.run("log", "-p", "--no-prefix", *plain, *options, *revisions)
+        rows = self.git.run("patch-id", "--stable", stdin=patches).splitlines() if patches else []
+        return [(patch, commit) for patch, commit in (row.split() for row in rows)]
 
     def earlier_landings(self, sha: str) -> tuple[str, ...]:
         """Commits before `sha` that make the very same change, newest first: it landed, was reverted, landed again."""
-        wanted = self.patch_id(sha)
-        before = [other for other in self.touching_the_same(sha, f"{sha}^@") if wanted]
-        return tuple(other for other in before if self.patch_id(other) == wanted)
+        return self.same_changes(sha, f"{sha}^@")
 
     def reverts(self, sha: str, until: str) -> tuple[str, ...]:
         """Commits after `sha`, up to `until`, that take its change back, newest first."""
-        wanted = self.patch_id(sha, reverse=True)
-        after = self.touching_the_same(sha, until, f"^{sha}") if wanted else ()
-        return tuple(other for other in after if self.patch_id(other) == wanted)
+        return self.same_changes(sha, until, f"^{sha}", reverse=True)
 
     def _merge_bases(self, old: str, new: str) -> tuple[str, ...]:
         try:

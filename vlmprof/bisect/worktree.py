@@ -123,6 +123,22 @@ class Worktree:
         self._update_submodules()
         return self.git.line("write-tree")
 
+    def pin_submodule(self, path: str, pin: str) -> str:
+        """Put the submodule at `path` to its commit `pin`, its own submodules with it; returns the tree that results.
+
+        Raises:
+            BlockedError: it cannot be had.
+        """
+        inner = Git(self.folder / path)
+        try:
+            inner.run("checkout", "--quiet", "--force", "--detach", pin)
+            inner.run("clean", "--quiet", "-ff", "-d")
+            inner.run("submodule", "--quiet", "update", "--init", "--recursive", "--force")
+            self.git.run("add", "--", path)
+        except GitError as error:
+            raise BlockedError(f"{pin[:12]} of {path} cannot be had: {error}") from None
+        return self.git.line("write-tree")
+
     def _apply(self, how: str, sha: str, name: str) -> None:
         mainline = ["-m", "1"] if len(self._repository.parents(sha)) > 1 else []
         try:

@@ -36,10 +36,11 @@ class Repo:
         assert done.returncode == 0, f"{arguments}: {done.stderr}{done.stdout}"
         return done.stdout.strip()
 
-    def commit(self, subject: str, **files: str) -> str:
-        """Write files, `a__b_py` for `a/b.py`, and commit; returns the hash."""
-        for name, content in files.items():
-            path = self.folder / re.sub("_py$", ".py", name).replace("__", "/")
+    def commit(self, subject: str, paths: dict[str, str] | None = None, **files: str) -> str:
+        """Write files by path (or as keywords: `a__b_py` for `a/b.py`) and commit; returns the hash."""
+        named = {re.sub("_py$", ".py", name).replace("__", "/"): content for name, content in files.items()}
+        for name, content in {**(paths or {}), **named}.items():
+            path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
         self.git("add", "--all")

@@ -16,7 +16,7 @@ EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(: (?P<message>.*))?$")
 VARIABLE_PARTS = (
     (re.compile(r"0x[0-9a-fA-F]+"), "0x…"),
     (re.compile(r"(?:/[\w.+-]+)+/"), ""),
-    (re.compile(r"\d+"), "N"),
+    (re.compile(r"\d+(?!x…)"), "N"),
 )
 
 

@@ -61,12 +61,14 @@ class Repo:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """Every file below `folder`, .git included, with a hash of its content and mode."""
+    """Every file below `folder`, .git included: content, mode, time of change (which git renews of objects)."""
     found = {}
     for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
         if path.is_file():
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            found[str(path.relative_to(folder))] = f"{path.stat().st_mode:o} {digest} {path.stat().st_mtime_ns}"
+            changed = "" if "objects/" in name else path.stat().st_mtime_ns
+            found[name] = f"{path.stat().st_mode:o} {digest} {changed}"
         else:
-            found[str(path.relative_to(folder))] = "folder"
+            found[name] = "folder"
     return found

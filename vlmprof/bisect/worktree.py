@@ -5,6 +5,7 @@ the user's `.git/worktrees` when we are killed, put submodules into their `.git/
 revert) among theirs. Its refs/bisect are its own, so `git bisect log` there tells of this search alone.
 """
 
+import hashlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,9 +99,10 @@ class Worktree:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def checkout(self, commit: str, fixups: Sequence[Fixup] = (), revert: str = "") -> str:
-        """Put `commit` there, submodules and fix-ups with it, `revert` taken back; returns the tree that results.
+        """Put `commit` there, submodules and fix-ups with it, `revert` taken back; returns a name for the
+        result: two checkouts with one name have the same tracked files and submodules.
 
-        What git ignores (builds) stays. Two checkouts with one tree have the same tracked files.
+        What git ignores (builds) stays.
 
         Raises:
             BlockedError: a submodule cannot be had, a fix-up or the revert does not apply.
@@ -115,16 +117,17 @@ class Worktree:
             self.git.run("clean", "--quiet", "-ff", "-d")
         except GitError as error:
             raise MachineError(f"{commit[:12]} cannot be checked out in '{self.folder}': {error}") from None
-        for fixup in fixups:
-            if fixup.applies_to(commit) and not self._repository.is_ancestor(fixup.sha, commit):
-                self._apply("cherry-pick", fixup.sha, "fix-up")
+        wanted = [fixup.sha for fixup in fixups if fixup.applies_to(commit)]
+        wanted = [sha for sha in wanted if not self._repository.is_ancestor(sha, commit)]
+        for sha in wanted:
+            self._apply("cherry-pick", sha, "fix-up")
         if revert:
             self._apply("revert", revert, "revert of")
         self._update_submodules()
-        return self.git.line("write-tree")
+        return self._index_id() if wanted or revert else self.git.line("rev-parse", "HEAD^{tree}")
 
     def pin_submodule(self, path: str, pin: str) -> str:
-        """Put the submodule at `path` to its commit `pin`, its own submodules with it; returns the tree that results.
+        """Put the submodule at `path` to its commit `pin`, its own submodules with it; returns a name for the result.
 
         Raises:
             BlockedError: it cannot be had.
@@ -137,7 +140,12 @@ class Worktree:
             self.git.run("add", "--", path)
         except GitError as error:
             raise BlockedError(f"{pin[:12]} of {path} cannot be had: {error}") from None
-        return self.git.line("write-tree")
+        return self._index_id()
+
+    def _index_id(self) -> str:
+        """Names what is in the index. No object is written: git would touch an equal one of the user's."""
+        listed = self.git.run("ls-files", "--stage", "-z")
+        return "index:" + hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
 
     def _apply(self, how: str, sha: str, name: str) -> None:
         mainline = ["-m", "1"] if len(self._repository.parents(sha)) > 1 else []

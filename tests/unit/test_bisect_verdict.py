@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vlmprof.bisect.recipes import load_recipe, recipes
-from vlmprof.bisect.symptoms import last_words, sight
+from vlmprof.bisect.symptoms import Sighting, last_words, sight
 from vlmprof.bisect.verdict import judge
 from vlmprof.errors import UserError
 from vlmprof.records.bisect import Observation, Symptom
@@ -18,12 +18,12 @@ def seen(failure_class: str = "", signature: str = "", code: int | None = 1, blo
 
 
 FINE = seen(code=0)
-OOM = seen("oom", "OutOfMemoryError: Tried to allocate N GiB (router.py:forward)")
-OOM_ELSEWHERE = seen("oom", "OutOfMemoryError: Tried to allocate N GiB (loss.py:forward)")
-CRASH = seen("crash", "RuntimeError: shapes differ (router.py:forward)")
-REWORDED = seen("crash", "RuntimeError: the shapes do not match (router.py:forward)")
-OTHER = seen("crash", "KeyError: 'x' (data.py:load)")
-SETUP = seen("setup", "ModuleNotFoundError: No module named 'x' (a.py:<module>)")
+OOM = seen("oom", "OutOfMemoryError: Tried to allocate N GiB @ router.py:forward")
+OOM_ELSEWHERE = seen("oom", "OutOfMemoryError: Tried to allocate N GiB @ loss.py:forward")
+CRASH = seen("crash", "RuntimeError: shapes differ @ router.py:forward")
+REWORDED = seen("crash", "RuntimeError: the shapes do not match @ router.py:forward")
+OTHER = seen("crash", "KeyError: 'x' @ data.py:load")
+SETUP = seen("setup", "ModuleNotFoundError: No module named 'x' @ a.py:<module>")
 HANG = seen("hang", "time limit", code=None)
 PLAIN, PLAIN_7, KILLED = seen(), seen(code=7), seen("killed", "killed SIGKILL", 137)
 
@@ -86,7 +86,7 @@ RuntimeError: buffer 17 at 0x7f00 of /tmp/tree-8123/x.bin differs
 def test_last_words_are_the_same_from_run_to_run() -> None:
     found = last_words(TRACE)
     assert found.failure_class == "crash"
-    assert found.signature == "RuntimeError: buffer N at 0x… of x.bin differs (router.py:forward)"
+    assert found.signature == "RuntimeError: buffer N at 0x… of x.bin differs @ router.py:forward"
     moved = TRACE.replace("8123", "9").replace("0x7f00", "0x1").replace("buffer 17", "buffer 3")
     assert last_words(moved).signature == found.signature
     assert last_words("nothing\nof note\n").failure_class == ""
@@ -99,9 +99,9 @@ def test_the_failures_room_is_asked_first(tmp_path: Path) -> None:
 
     def diagnose(logs: Any, exit_code: int | None) -> Any:
         assert (list(logs), exit_code) == ([log], 3)
-        return SimpleNamespace(failure_class="oom", signature="s", message="m", evidence=["e"])
+        return SimpleNamespace(failure_class="oom", signature="s", message=None, reading="r", evidence=["e"])
 
-    assert sight(log, 3, diagnose).failure_class == "oom"
+    assert sight(log, 3, diagnose) == Sighting("oom", "s", "r", ("e",))
     unknown = SimpleNamespace(failure_class=None, signature=None, message=None, evidence=[])
     assert sight(log, 1, lambda logs, code: unknown).failure_class == "crash"
 

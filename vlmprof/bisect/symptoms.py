@@ -39,7 +39,8 @@ def sight(log: Path, exit_code: int | None, diagnose: Callable[..., Any] | None 
     if diagnose is not None:
         found = diagnose([log], exit_code)
         if found.failure_class and found.failure_class != "unknown":
-            return Sighting(found.failure_class, found.signature or "", found.message or "", tuple(found.evidence))
+            message = found.message or found.reading or ""
+            return Sighting(found.failure_class, found.signature or "", message, tuple(found.evidence))
     return Sighting(evidence=_last_lines(_tail(log))[-1:]) if exit_code == 0 else last_words(_tail(log))
 
 
@@ -53,7 +54,7 @@ def last_words(text: str) -> Sighting:
             frame = f"{Path(match['file']).name}:{match['function']}"
         elif not line[0].isspace() and (match := EXCEPTION.match(line)):
             said = normalise(match["message"] or "")
-            return Sighting("crash", f"{match['type']}: {said} ({frame})", line, (line,))
+            return Sighting("crash", f"{match['type']}: {said} @ {frame}", line, (line,))
     return Sighting(evidence=lines[-3:])
 
 

@@ -83,9 +83,9 @@ def _by_signal(seen: Observation) -> int:
 
 
 def _place(seen: Observation) -> str:
-    """Exception type and innermost frame of a signature `Type: message (frame)`; empty when it has none."""
-    head, _, frame = seen.signature.rpartition(" (")
-    return f"{head.partition(':')[0]} {frame}" if head and frame.endswith(")") else ""
+    """Exception type and innermost frame of a signature `Type: message @ frame`; empty when it has none."""
+    head, _, frame = seen.signature.rpartition(" @ ")
+    return f"{head.partition(':')[0]} @ {frame}" if head else ""
 
 
 def _changed(seen: Observation, reference: Observation | None) -> str:

@@ -84,7 +84,9 @@ def test_a_culprit_on_a_merged_branch(repo: Repo, capsys: pytest.CaptureFixture[
     repo.commit("later", later="1")
     code, document = bisect(capsys, repo, "v1..main")
     assert (code, document["answer"]["commits"][0]["sha"]) == (1, culprit)
+    assert document["answer"]["merge"]["sha"] == merge
     code, document = bisect(capsys, repo, "--first-parent", "v1..main")
+    assert "merge" not in document["answer"]
     assert (code, document["answer"]["commits"][0]["sha"]) == (1, merge)
     assert document["answer"]["confirmation"]["revert"] == "confirmed"
 
@@ -259,6 +261,14 @@ def test_a_bisect_of_the_users_own_goes_on_undisturbed(repo: Repo, capsys: pytes
     (repo.folder / "train.py").write_text("in the middle of something\n")
     code, document = bisect(capsys, repo, "v1..main")  # compares every file, .git included
     assert (code, document["answer"]["commits"][0]["sha"]) == (1, commits[3])
+
+
+def test_a_script_that_no_commit_holds(repo: Repo, capsys: pytest.CaptureFixture[str]) -> None:
+    repo.line(2)
+    culprit = repo.commit("plant it", train_py=PLANTED)
+    Path("my_test.sh").write_text("python train.py\n")
+    code, document = bisect(capsys, repo, "v1..main", command=["sh", "my_test.sh"])
+    assert (code, document["answer"]["commits"][0]["sha"]) == (1, culprit)
 
 
 def test_status_log_and_abort(repo: Repo, state: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,12 +119,14 @@ class _Bisection:
         changes = self.repository.changes(culprit)
         confirmation = confirm(self.attempts, culprit, ends)
         evidence, logs = evidence_of(*self._sides(culprit))
+        merge = self.repository.brought_in_by(culprit, ends.new)
         answer = Answer(
             kind="found",
             text=culprit_text(commit, self.plan, probe),
             commits=(commit,),
             files=tuple(printable(change.path) for change in changes),
             landed_before=tuple(map(self.repository.commit, self.repository.earlier_landings(culprit))),
+            merge=self.repository.commit(merge) if merge else None,
             confirmation=confirmation,
             evidence=evidence,
             logs=logs,

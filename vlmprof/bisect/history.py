@@ -1,5 +1,6 @@
 """The user's repository, read and never written: the ends, the graph between them, what a commit is and changes."""
 
+import bisect
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,6 +164,19 @@ class Repository:
         patches = self.git.run("log", "-p", "--no-prefix", *plain, *options, *revisions)
         rows = self.git.run("patch-id", "--stable", stdin=patches).splitlines() if patches else []
         return [(patch, commit) for patch, commit in (row.split() for row in rows)]
+
+    def brought_in_by(self, sha: str, until: str) -> str:
+        """The merge by which `sha` came to the main line of `until`; empty when it was made there."""
+        line = self.git.run("rev-list", "--first-parent", until, f"^{sha}").split()
+        # newest first: those that hold it, then those that do not
+        holding = bisect.bisect_left(line, True, key=lambda commit: not self.is_ancestor(sha, commit))
+        if not holding or self.parents(line[holding - 1])[:1] == (sha,):
+            return ""
+        return line[holding - 1]
+
+    def holds(self, commit: str, path: str) -> bool:
+        """Whether `path` is in the tree of `commit`."""
+        return self.git.succeeds("cat-file", "-e", f"{commit}:{path}")
 
     def earlier_landings(self, sha: str) -> tuple[str, ...]:
         """Commits before `sha` that make the very same change, newest first: it landed, was reverted, landed again."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from vlmprof.bisect.history import Repository
+from vlmprof.bisect.history import Ends, Repository
 from vlmprof.errors import UserError
 from vlmprof.records.bisect import Plan, Symptom
 from vlmprof.sizes import parse_size
@@ -120,6 +120,7 @@ def make_plan(
         raise UserError("--confirm takes a number of at least 0, --timeout one above 0")
     if recipe.command and "/" not in recipe.command[0] and shutil.which(recipe.command[0]) is None:
         raise UserError(f"the command '{recipe.command[0]}' does not exist on this machine")
+    command = _anchored(recipe.command, repository, ends)
     return Plan(
         repository=str(repository.folder),
         range=text,
@@ -129,8 +130,8 @@ def make_plan(
         symptom=recipe.symptom,
         find_fix=find_fix,
         first_parent=first_parent,
-        command=recipe.command,
-        run_arguments=() if recipe.command else _run_arguments(recipe),
+        command=command,
+        run_arguments=() if command else _run_arguments(recipe),
         setup=recipe.setup,
         setup_depends=recipe.setup_depends,
         fixups=recipe.fixup,
@@ -139,6 +140,17 @@ def make_plan(
         confirm=recipe.confirm,
         recipe=name,
     )
+
+
+def _anchored(command: tuple[str, ...], repository: Repository, ends: Ends) -> tuple[str, ...]:
+    """The command with files of the caller's own (a test script that no commit holds) by their whole path: it runs in
+    the worktree, where they are not."""
+
+    def own(part: str) -> bool:
+        held = any(repository.holds(end, part.removeprefix("./")) for end in (ends.old, ends.new))
+        return not part.startswith(("/", "-")) and Path(part).is_file() and not held
+
+    return tuple(str(Path(part).resolve()) if own(part) else part for part in command)
 
 
 def _run_arguments(recipe: Recipe) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ def bisect(
     repository = open_repository(repo)
     state = State(state_folder(repository.key))
     if status or log or abort:
-        print_status(state.tell(log=log, abort=abort))
+        print_status(state.tell(log=log, abort=abort), json)
         return int(Exit.FINE)
     if not resume and range_ is None:
         raise UserError("name the range GOOD..BAD, or --resume, --status, --log, --abort")

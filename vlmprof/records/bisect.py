@@ -104,6 +104,8 @@ class Answer(Record):
     untested: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     """What the culprit changes."""
+    merge: CommitRecord | None = None
+    """By which the culprit came to the main line of the bad end; absent when it was made there."""
     landed_before: tuple[CommitRecord, ...] = ()
     """Earlier commits that made the same change and were reverted."""
     notes: tuple[str, ...] = ()

@@ -57,7 +57,7 @@ class BisectProgress:
         self._probes.append((probe, max(steps_left - 1, 0)))
         if not self._console.is_terminal:
             commit, seen = probe.commit, probe.observation
-            line = f"{probe.role:<12} {commit.sha[:12]} {commit.date[:10]} {probe.verdict:<4} {_seconds(probe):>8}"
+            line = f"{probe.role:<18} {commit.sha[:12]} {commit.date[:10]} {probe.verdict:<4} {_seconds(probe):>8}"
             left = self._left(max(steps_left - 1, 0)) if seen and steps_left else ""
             print(f"{line}  {commit.subject[:50]}: {probe.reason}{left}", file=sys.stderr, flush=True)
             if probe.warning:
@@ -123,8 +123,10 @@ def print_bisect(document: Bisect, form: Literal["terminal", "json", "markdown"]
         Console().print(render_answer(document.answer, document), soft_wrap=True)
 
 
-def print_status(told: Bisect | str) -> None:
+def print_status(told: Bisect | str, json: bool = False) -> None:
     """Print how far a bisect is, or plain text."""
+    if json and isinstance(told, Bisect):
+        told = dump_json(told)
     if isinstance(told, str):
         print(told, end="" if told.endswith("\n") else "\n")
         return
@@ -153,6 +155,8 @@ def _facts(answer: Answer, document: Bisect) -> list[str]:
     lines = []
     for commit in answer.commits:
         lines.append(f"commit  {commit.sha}  {commit.author}, {commit.date}: {commit.subject}")
+    if answer.merge is not None:
+        lines.append(f"merged  by {answer.merge.sha[:12]} {answer.merge.date[:10]} '{answer.merge.subject}'")
     if answer.files:
         shown = ", ".join(answer.files[:8])
         lines.append(f"files   {shown}{f' and {len(answer.files) - 8} more' if len(answer.files) > 8 else ''}")

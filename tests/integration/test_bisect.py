@@ -271,6 +271,22 @@ def test_a_script_that_no_commit_holds(repo: Repo, capsys: pytest.CaptureFixture
     assert (code, document["answer"]["commits"][0]["sha"]) == (1, culprit)
 
 
+def test_a_partial_clone_fetches_into_the_worktree_only(
+    repo: Repo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo.line(3)
+    culprit = repo.commit("plant it", train_py=PLANTED)
+    repo.line(2, train_py=PLANTED + "# moved\n")
+    repo.git("config", "uploadpack.allowFilter", "true")
+    repo.git("config", "uploadpack.allowAnySHA1InWant", "true")
+    cut = tmp_path / "cut"
+    subprocess.run(["git", "clone", "-q", "--filter=blob:none", f"file://{repo.folder}", cut], check=True)
+    before = snapshot(cut)
+    assert main(["bisect", "v1..main", "--repo", str(cut), "--json", "--", *TRAIN]) == 1
+    assert json.loads(capsys.readouterr().out)["answer"]["commits"][0]["sha"] == culprit
+    assert snapshot(cut) == before
+
+
 def test_status_log_and_abort(repo: Repo, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["bisect", "--repo", str(repo.folder)]
     assert main([*where, "--status"]) == 2

@@ -51,8 +51,8 @@ class Attempts:
         self, document: Bisect, state: State, repository: Repository, fixups: Sequence[Fixup], watch: Watcher
     ) -> None:
         self.plan = document.plan
-        self.repository = repository
         self.worktree = Worktree(state.tree, repository)
+        self.repository = repository.read_through(self.worktree.git)
         self.probes: list[Probe] = []
         self._recorded = deque(document.probes)
         self._document = document

@@ -17,8 +17,8 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-class GitError(Exception):
-    """A git command that failed; the message is the last line it said."""
+class GitError(MachineError):
+    """A git command that failed; the message is what it said, in a line. One that nobody expects ends the bisect."""
 
 
 class Git:
@@ -38,7 +38,7 @@ class Git:
         if done.returncode:
             lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
             told = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
-            raise GitError(told.strip() or f"git {arguments[0]} ended with code {done.returncode}")
+            raise GitError(f"git {arguments[0]}: {told.strip() or f'it ended with code {done.returncode}'}")
         return done.stdout
 
     def line(self, *arguments: str) -> str:

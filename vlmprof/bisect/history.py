@@ -63,6 +63,13 @@ class Repository:
         self.git_dir = git_dir
         self.git = Git(folder)
 
+    def read_through(self, git: Git) -> "Repository":
+        """The same repository, read in a clone that shares its objects: where objects are fetched on demand (a partial
+        clone), they land in that one."""
+        other = Repository(self.folder, self.git_dir)
+        other.git = git
+        return other
+
     @property
     def key(self) -> str:
         """Names its state: a hash of where its git directory lies."""
@@ -176,7 +183,7 @@ class Repository:
 
     def holds(self, commit: str, path: str) -> bool:
         """Whether `path` is in the tree of `commit`."""
-        return self.git.succeeds("cat-file", "-e", f"{commit}:{path}")
+        return bool(self.git.run("ls-tree", "--name-only", commit, "--", f":(literal){path}"))
 
     def earlier_landings(self, sha: str) -> tuple[str, ...]:
         """Commits before `sha` that make the very same change, newest first: it landed, was reverted, landed again."""

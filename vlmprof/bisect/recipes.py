@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from vlmprof.bisect.history import Ends, Repository
+from vlmprof.bisect.worktree import parse_fixup
 from vlmprof.errors import UserError
 from vlmprof.records.bisect import Plan, Symptom
 from vlmprof.sizes import parse_size
@@ -120,6 +121,7 @@ def make_plan(
         raise UserError("--confirm takes a number of at least 0, --timeout one above 0")
     if recipe.command and "/" not in recipe.command[0] and shutil.which(recipe.command[0]) is None:
         raise UserError(f"the command '{recipe.command[0]}' does not exist on this machine")
+    fixups = [(parse_fixup(text, repository), text) for text in recipe.fixup]
     command = _anchored(recipe.command, repository, ends)
     return Plan(
         repository=str(repository.folder),
@@ -134,7 +136,7 @@ def make_plan(
         run_arguments=() if command else _run_arguments(recipe),
         setup=recipe.setup,
         setup_depends=recipe.setup_depends,
-        fixups=recipe.fixup,
+        fixups=tuple(fixup.sha + (f"@{text.rpartition('@')[2]}" if fixup.commits else "") for fixup, text in fixups),
         timeout=recipe.timeout,
         prove=recipe.prove,
         confirm=recipe.confirm,
@@ -147,8 +149,10 @@ def _anchored(command: tuple[str, ...], repository: Repository, ends: Ends) -> t
     the worktree, where they are not."""
 
     def own(part: str) -> bool:
-        held = any(repository.holds(end, part.removeprefix("./")) for end in (ends.old, ends.new))
-        return not part.startswith(("/", "-")) and Path(part).is_file() and not held
+        if part.startswith(("/", "-")) or not Path(part).is_file():
+            return False
+        inside = ".." not in Path(part).parts
+        return not (inside and any(repository.holds(end, Path(part).as_posix()) for end in (ends.old, ends.new)))
 
     return tuple(str(Path(part).resolve()) if own(part) else part for part in command)
 

@@ -57,6 +57,10 @@ def parse_fixup(text: str, repository: Repository) -> Fixup:
     return Fixup(resolved, frozenset(commits))
 
 
+def _is_promisor(key: str, value: str) -> bool:
+    return key.startswith("remote.") and key.endswith(".promisor") and value == "true"
+
+
 class Worktree:
     """The clone in which commits are checked out and tested."""
 
@@ -87,11 +91,21 @@ class Worktree:
             raise MachineError(f"no worktree can be made in '{self.folder}': {error}") from None
 
     def _adopt_remotes(self) -> None:
-        """The user's origin, so that relative addresses of submodules mean what they mean to them."""
+        """The user's origin, so that relative addresses of submodules mean what they mean to them; where theirs is a
+        partial clone, missing objects come from where theirs would."""
         user = self._repository.git
-        if user.succeeds("config", "remote.origin.url"):
-            self.git.run("config", "remote.origin.url", user.line("config", "remote.origin.url"))
-        for name, value in (("user.name", "vlmprof"), ("user.email", "vlmprof@localhost"), ("gc.auto", "0")):
+        settings = {"user.name": "vlmprof", "user.email": "vlmprof@localhost", "gc.auto": "0"}
+        listed = user.run("config", "--list", "-z").split("\0")
+        theirs = dict(entry.split("\n", 1) for entry in listed if "\n" in entry)
+        promisors = [key.removesuffix(".promisor") for key, value in theirs.items() if _is_promisor(key, value)]
+        remote = promisors[0] if promisors else "remote.origin"
+        if f"{remote}.url" in theirs:
+            settings["remote.origin.url"] = theirs[f"{remote}.url"]
+        if promisors:
+            settings |= {"core.repositoryformatversion": "1", "extensions.partialClone": "origin"}
+            settings |= {"remote.origin.promisor": "true"}
+            settings["remote.origin.partialclonefilter"] = theirs.get(f"{remote}.partialclonefilter", "blob:none")
+        for name, value in settings.items():
             self.git.run("config", name, value)
 
     def remove(self) -> None:

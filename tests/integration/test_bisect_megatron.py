@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.integration.test_versions import RELEASES, release, unpacked
 from tests.repositories import Repo, snapshot
+
+__all__ = ["unpacked"]
 
 ROUTER = Path("megatron/core/transformer/moe/router.py")
 SMALL = ("--set", "model.encoder.num_layers=2", "--set", "model.decoder.num_layers=2", "--steps", "2", "--confirm", "1")
@@ -41,7 +44,7 @@ PLANTS = {
 }
 
 
-def unpacked_release(folder: Path) -> Repo:
+def installed_release(folder: Path) -> Repo:
     """A repository that holds the installed megatron-core and nothing else."""
     repo = Repo(folder)
     found = importlib.util.find_spec("megatron.core")
@@ -60,7 +63,7 @@ def unpacked_release(folder: Path) -> Repo:
 def test_a_planted_failure_is_found(symptom: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     body, options = PLANTS[symptom]
-    repo = unpacked_release(tmp_path / "megatron-core")
+    repo = installed_release(tmp_path / "megatron-core")
     router = (repo.folder / ROUTER).read_text()
     root = (repo.folder / "megatron/core/__init__.py").read_text()
     repo.line(1)
@@ -79,3 +82,29 @@ def test_a_planted_failure_is_found(symptom: str, tmp_path: Path, monkeypatch: p
     imported = {tuple(probe["observation"]["imported"]) for probe in document["probes"] if probe["verdict"] == "good"}
     assert imported == {("megatron/core/__init__.py",)}
     assert snapshot(repo.folder) == before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_real_releases_with_a_planted_crash(
+    unpacked: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    repo = Repo(tmp_path / "megatron-core")
+    commits = []
+    for version in RELEASES:
+        shutil.rmtree(repo.folder / "megatron", ignore_errors=True)
+        ignored = shutil.ignore_patterns("__pycache__", "*.so")
+        shutil.copytree(release(unpacked, version) / "megatron", repo.folder / "megatron", ignore=ignored)
+        if version >= "0.17":
+            router = (repo.folder / ROUTER).read_text()
+            (repo.folder / ROUTER).write_text(router + PLANT.format(body=PLANTS["crash"][0]))
+        commits.append(repo.commit(f"megatron-core {version}"))
+    command = [sys.executable, "-m", "vlmprof", "bisect", f"{commits[0]}..main", "--repo", str(repo.folder), "--json"]
+    done = subprocess.run([*command, *SMALL], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)["answer"]
+    assert answer["commits"][0]["subject"] == "megatron-core 0.17.1"
+    assert any("planted in the router" in line for line in answer["evidence"]["bad"])

@@ -137,7 +137,7 @@ def test_ends_that_are_not_what_they_are_said_to_be(repo: Repo, capsys: pytest.C
     assert (code, document["answer"]["kind"]) == (4, "ends-not-confirmed")
     assert "the bad end" in document["answer"]["text"]
     assert "does not fail" in document["answer"]["text"]
-    assert Path(document["answer"]["logs"]["bad"]).read_text() == "step 1 loss 2.5\n"
+    assert Path(document["answer"]["logs"]["seen"]).read_text() == "step 1 loss 2.5\n"
     repo.commit("bad already", train_py=PLANTED)
     repo.line(2)
     code, document = bisect(capsys, repo, "main~2..main")
@@ -185,6 +185,17 @@ def test_landed_reverted_and_landed_again(repo: Repo, capsys: pytest.CaptureFixt
     answer = document["answer"]
     assert (code, answer["commits"][0]["sha"]) == (1, again)
     assert [commit["sha"] for commit in answer["landed_before"]] == [landing]
+
+
+def test_landed_again_somewhere_that_cannot_be_tested(repo: Repo, capsys: pytest.CaptureFixture[str]) -> None:
+    repo.commit("speed up", train_py=PLANTED)
+    repo.line(8)
+    repo.commit("back out", train_py=FINE)
+    last = [repo.commit("no build", train_py=BROKEN), repo.commit("again", train_py=PLANTED)]
+    code, document = bisect(capsys, repo, "v1..main")
+    assert (code, document["answer"]["kind"]) == (1, "found-set")
+    assert [commit["sha"] for commit in document["answer"]["commits"]] == last
+    assert "had the symptom before" in document["answer"]["notes"][0]
 
 
 def test_repeats_that_disagree_are_intermittent(repo: Repo, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -342,6 +353,7 @@ WRONG = [
     (["v1..main", "--memory-limit", "lots"], 2, "'lots' is not a size"),
     (["v1..main", "--", "no-such-program"], 2, "'no-such-program' does not exist"),
     ([], 2, "name the range"),
+    (["--resume", "v1..main"], 2, "leave the range out"),
     (["--resume"], 2, "no bisect of this repository"),
 ]
 

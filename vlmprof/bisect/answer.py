@@ -1,6 +1,6 @@
 """The answer in words and facts, from the search's result."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vlmprof.bisect.search import EndsNotConfirmed, FoundSet, Inconclusive
 from vlmprof.records.bisect import Answer, CommitRecord, Plan, Probe
@@ -48,9 +48,8 @@ def without_culprit(result: FoundSet | Inconclusive | EndsNotConfirmed, plan: Pl
     return Answer(kind="ends-not-confirmed", text=text, commits=(commit,))
 
 
-def evidence_of(bad: Probe | None, good: Probe | None) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    """The telling lines and the logs of both sides."""
-    sides = {"bad": bad, "good": good}
-    lines = {side: probe.observation.evidence for side, probe in sides.items() if probe is not None}
-    logs = {side: probe.observation.log for side, probe in sides.items() if probe is not None}
-    return {side: told for side, told in lines.items() if told}, {side: log for side, log in logs.items() if log}
+def evidence_of(sides: Mapping[str, Probe | None]) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+    """The telling lines and the logs of each side, where it was tried."""
+    seen = {side: probe.observation for side, probe in sides.items() if probe is not None}
+    lines = {side: observation.evidence for side, observation in seen.items() if observation.evidence}
+    return lines, {side: observation.log for side, observation in seen.items() if observation.log}

@@ -13,6 +13,7 @@ from vlmprof.records.bisect import Answer, Confirmation, Probe, VerdictName
 
 __all__ = ["confirm", "disagreement", "look_inside"]
 
+WITHOUT_IT = "bad end without it"
 REVERT_WORDS = {"good": "confirmed", "bad": "not confirmed", "skip": "cannot be tested"}
 
 
@@ -30,26 +31,28 @@ def confirm(attempts: Attempts, culprit: str, ends: Ends) -> Confirmation | None
             again[commit].append(attempts.attempt(Target(commit, role, fresh=True)).verdict)
     known = attempts.repository.commit(parents[0])
     done = Confirmation(parent=known, culprit_verdicts=tuple(again[culprit]), parent_verdicts=tuple(again[parents[0]]))
-    if disagreement(done, attempts) or culprit == ends.new:
+    if disagreement(done, culprit, attempts) or culprit == ends.new:
         return done
-    probe = attempts.attempt(Target(ends.new, "bad end without it", revert=culprit))
+    probe = attempts.attempt(Target(ends.new, WITHOUT_IT, revert=culprit))
     if probe.observation.blocked.startswith("revert of"):
         return done.model_copy(update={"revert": "does not apply"})
     words = REVERT_WORDS if not attempts.plan.find_fix else REVERT_WORDS | {"good": "not confirmed", "bad": "confirmed"}
     return done.model_copy(update={"revert": words[probe.verdict]})
 
 
-def disagreement(done: Confirmation, attempts: Attempts) -> str:
-    """How repeats of one commit disagree, with counts; empty when they do not."""
+def disagreement(done: Confirmation, culprit: str, attempts: Attempts) -> str:
+    """How repeats of one commit disagree, with counts of all its tries; empty when they do not."""
     new, old = ("good", "bad") if attempts.plan.find_fix else ("bad", "good")
     told = []
-    for what, verdicts, wanted, unwanted in (
-        ("the culprit", done.culprit_verdicts, new, old),
-        ("its parent", done.parent_verdicts, old, new),
+    for what, sha, verdicts, unwanted in (
+        ("the culprit", culprit, done.culprit_verdicts, old),
+        ("its parent", done.parent.sha, done.parent_verdicts, new),
     ):
         if unwanted in verdicts:
-            counts = Counter((wanted, *verdicts))
-            told.append(f"{what} was {counts[new]} times {new} and {counts[old]} times {old}")
+            tries = [p for p in attempts.probes if p.commit.sha == sha and p.role != WITHOUT_IT]
+            counts = Counter(probe.verdict for probe in tries)
+            times = " and ".join(f"{count} times {verdict}" for verdict, count in counts.most_common())
+            told.append(f"{what} {name(sha)} was {times}")
     return "; ".join(told)
 
 

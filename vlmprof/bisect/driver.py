@@ -13,7 +13,7 @@ from vlmprof.bisect.attempts import Attempts, Target, Watcher
 from vlmprof.bisect.confirm import confirm, disagreement, look_inside
 from vlmprof.bisect.git import printable
 from vlmprof.bisect.history import Ends, Repository, open_repository
-from vlmprof.bisect.search import Evaluate, Found, Result, Search
+from vlmprof.bisect.search import Evaluate, Found, FoundSet, Result, Search
 from vlmprof.bisect.state import State
 from vlmprof.bisect.worktree import parse_fixup
 from vlmprof.errors import UserError
@@ -73,14 +73,13 @@ class _Bisection:
 
     def answer(self) -> Answer:
         ends = Ends(self.plan.old, self.plan.new, self.plan.bases)
-        result = self._search(ends)
-        if not isinstance(result, Found):
-            answer = without_culprit(result, self.plan, self.repository.commit)
-            last = self._known.get(answer.commits[-1].sha) if answer.commits else None
-            evidence, logs = evidence_of(last, None)
-            return answer.model_copy(update={"evidence": evidence, "logs": logs})
-        culprit, notes = self._past_reverts(result.commit, ends)
-        return self._found(culprit, ends, notes)
+        result, notes = self._past_reverts(self._search(ends), ends)
+        if isinstance(result, Found):
+            return self._found(result.commit, ends, notes)
+        answer = without_culprit(result, self.plan, self.repository.commit)
+        last = self._known.get(answer.commits[-1].sha) if answer.commits else None
+        evidence, logs = evidence_of({"bad" if isinstance(result, FoundSet) else "seen": last})
+        return answer.model_copy(update={"evidence": evidence, "logs": logs, "notes": tuple(notes)})
 
     def _search(self, ends: Ends) -> Result:
         """Search between `ends`; what is known already is not tried again, but entered in the books."""
@@ -98,27 +97,29 @@ class _Bisection:
             write_whole(self._state.books, printable(books.books()))
         return step.result
 
-    def _past_reverts(self, culprit: str, ends: Ends) -> tuple[str, list[str]]:
-        """The commit with which the symptom came for the last time: a change may land, be reverted, and land again."""
+    def _past_reverts(self, result: Result, ends: Ends) -> tuple[Result, list[str]]:
+        """With which commit the symptom came for the last time: a change may land, be reverted, and land again."""
         notes: list[str] = []
-        while not self.plan.find_fix and (reverts := self.repository.reverts(culprit, ends.new)):
+        while isinstance(result, Found) and not self.plan.find_fix:
+            culprit = result.commit
+            reverts = self.repository.reverts(culprit, ends.new)
+            if not reverts:
+                break
             probe = self._known.get(reverts[0]) or self.attempts.attempt(Target(reverts[0], "search"))
             self._known[reverts[0]] = probe
             if probe.verdict != "good":
                 notes.append(f"{name(reverts[0])} takes its change back, and is {probe.verdict} all the same")
                 break
-            result = self._search(Ends(reverts[0], ends.new))
-            if not isinstance(result, Found):
-                break
             notes.append(f"{name(culprit)} had the symptom before, until {name(reverts[0])} took it back")
-            culprit = result.commit
-        return culprit, notes
+            result = self._search(Ends(reverts[0], ends.new))
+        return result, notes
 
     def _found(self, culprit: str, ends: Ends, notes: list[str]) -> Answer:
         commit, probe = self.repository.commit(culprit), self._known[culprit]
         changes = self.repository.changes(culprit)
         confirmation = confirm(self.attempts, culprit, ends)
-        evidence, logs = evidence_of(*self._sides(culprit))
+        bad, good = self._sides(culprit)
+        evidence, logs = evidence_of({"bad": bad, "good": good})
         merge = self.repository.brought_in_by(culprit, ends.new)
         answer = Answer(
             kind="found",
@@ -131,7 +132,7 @@ class _Bisection:
             evidence=evidence,
             logs=logs,
         )
-        if confirmation is not None and (told := disagreement(confirmation, self.attempts)):
+        if confirmation is not None and (told := disagreement(confirmation, culprit, self.attempts)):
             text = f"intermittent: {told}; no commit can be named by trying each once"
             return answer.model_copy(update={"kind": "intermittent", "text": text, "notes": tuple(notes)})
         inside, note = look_inside(self.attempts, culprit, changes)

@@ -7,6 +7,7 @@ revert) among theirs. Its refs/bisect are its own, so `git bisect log` there tel
 
 import hashlib
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from vlmprof.errors import MachineError, UserError
 
 __all__ = ["BlockedError", "Fixup", "Worktree", "parse_fixup"]
 
+STRAGGLER_SECONDS = 10.0
 TERMS = ("broken", "fixed")
 """git's words for old and new when a fix is sought: it refuses to turn good and bad round."""
 
@@ -109,8 +111,10 @@ class Worktree:
             self.git.run("config", name, value)
 
     def remove(self) -> None:
-        """Take it away, whatever state it is in."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Take it away, whatever state it is in; a git of a killed bisect may still be writing there for a moment."""
+        deadline = time.monotonic() + STRAGGLER_SECONDS
+        while self.folder.exists() and time.monotonic() < deadline:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def checkout(self, commit: str, fixups: Sequence[Fixup] = (), revert: str = "") -> str:
         """Put `commit` there, submodules and fix-ups with it, `revert` taken back; returns a name for the
@@ -123,10 +127,8 @@ class Worktree:
             MachineError: the checkout itself fails (disk).
         """
         try:
+            self._clear_lock()
             self.git.run("reset", "--quiet", "--hard")
-        except GitError:
-            (self.folder / ".git" / "index.lock").unlink(missing_ok=True)
-        try:
             self.git.run("checkout", "--quiet", "--force", "--detach", commit)
             self.git.run("clean", "--quiet", "-ff", "-d")
         except GitError as error:
@@ -139,6 +141,14 @@ class Worktree:
             self._apply("revert", revert, "revert of")
         self._update_submodules()
         return self._index_id() if wanted or revert else self.git.line("rev-parse", "HEAD^{tree}")
+
+    def _clear_lock(self) -> None:
+        """Wait for a git of a killed bisect that is still at work here; take away the lock of one that died."""
+        lock = self.folder / ".git" / "index.lock"
+        deadline = time.monotonic() + STRAGGLER_SECONDS
+        while lock.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        lock.unlink(missing_ok=True)
 
     def pin_submodule(self, path: str, pin: str) -> str:
         """Put the submodule at `path` to its commit `pin`, its own submodules with it; returns a name for the result.

@@ -60,6 +60,8 @@ def bisect(
     if status or log or abort:
         print_status(state.tell(log=log, abort=abort), json)
         return int(Exit.FINE)
+    if resume and range_ is not None:
+        raise UserError("--resume goes on with what was asked: leave the range out, or drop it with --abort first")
     if not resume and range_ is None:
         raise UserError("name the range GOOD..BAD, or --resume, --status, --log, --abort")
     flags = {

@@ -165,13 +165,15 @@ def _observe(ending: Ending, log: Path, record: Path) -> Observation:
         if outcome.status == "interrupted":
             raise KeyboardInterrupt
         if outcome.failure_class is not None:
+            message = outcome.message or ""
+            told = any(message in line for line in outcome.evidence)
             place = " ".join(filter(None, (outcome.stage, outcome.phase)))
             return common.model_copy(
                 update={
                     "failure_class": outcome.failure_class,
                     "signature": outcome.signature or f"{outcome.failure_class} {place}".strip(),
-                    "message": outcome.message or "",
-                    "evidence": outcome.evidence or ((outcome.message,) if outcome.message else ()),
+                    "message": message,
+                    "evidence": outcome.evidence if told else (message, *outcome.evidence),
                 }
             )
     seen = sight(log, ending.code)

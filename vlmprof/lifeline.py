@@ -1,6 +1,6 @@
 """No child outlives vlmprof: `die_with_parent`, and the same for commands that are not ours:
 
-    python -m vlmprof.lifeline PARENT_PID COMMAND...
+    python -I lifeline.py PARENT_PID COMMAND...
 
 On Linux the kernel kills the process when its parent dies, SIGKILL of the parent included (prctl PR_SET_PDEATHSIG,
 which survives exec). Elsewhere a thread watches the parent.
@@ -36,8 +36,9 @@ def _watch(parent: int) -> None:
 
 
 def guarded(command: list[str]) -> list[str]:
-    """`command` as a child of this process that dies with it."""
-    return [sys.executable, "-m", "vlmprof.lifeline", str(os.getpid()), *command]
+    """`command` as a child of this process that dies with it. Isolated (-I): neither the folder it starts in nor its
+    PYTHONPATH, which may lead with a checkout under test, decides what runs here."""
+    return [sys.executable, "-I", __file__, str(os.getpid()), *command]
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def test_malformed_toml(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_help_needs_neither_torch_nor_the_schemas() -> None:
     program = (
         "import sys; from vlmprof.commands.main import main\n"
-        "for a in ([], ['run'], ['show'], ['doctor'], ['schema']): main([*a, '--help'])\n"
+        "for a in ([], ['run'], ['show'], ['doctor'], ['schema'], ['bisect']): main([*a, '--help'])\n"
         "assert not {'torch', 'megatron', 'numpy', 'vlmprof.records.run'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

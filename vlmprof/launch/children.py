@@ -16,8 +16,11 @@ GRACE_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def child(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `command` in a process group of its own, its output in `log`; the group is gone when the block ends."""
+def child(
+    command: list[str], log: Path, environment: dict[str, str], folder: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `command` in `folder` and a process group of its own, its output in `log`; the group is gone when the block
+    ends."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             guarded(command),
@@ -25,6 +28,7 @@ def child(command: list[str], log: Path, environment: dict[str, str]) -> Iterato
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
+            cwd=folder,
             start_new_session=True,
         )
         try:

@@ -1,0 +1,207 @@
+"""One execution at one commit: set-up, command, time limit, and what is to be seen afterwards."""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlmprof.bisect import guardian
+from vlmprof.bisect.git import INHERITED
+from vlmprof.bisect.proved import check_origins, import_roots, read_origins, witness_variables
+from vlmprof.bisect.symptoms import sight
+from vlmprof.bisect.worktree import BlockedError, Fixup, Worktree
+from vlmprof.errors import Exit, MachineError
+from vlmprof.launch.children import child
+from vlmprof.records.bisect import Observation, Plan
+from vlmprof.records.environment import package_versions, relevant_variables
+from vlmprof.records.store import read_run
+
+__all__ = ["Prober", "cache_key"]
+
+POLL_SECONDS = 0.02
+REFUSED = (Exit.INPUT, Exit.ENVIRONMENT)
+"""Codes of `vlmprof run` that say nothing of the commit's training."""
+CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
+"""Signals that a program's own fault brings; the others come from outside."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    code: int | None
+    """None: ended at its time limit."""
+    seconds: float
+
+
+class Prober:
+    """Runs the probe of a plan in a worktree; logs and what commands leave lie in `folder`."""
+
+    def __init__(self, plan: Plan, worktree: Worktree, fixups: Sequence[Fixup], folder: Path) -> None:
+        self.plan = plan
+        self.worktree = worktree
+        self.fixups = fixups
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def prepare(self, commit: str, revert: str = "") -> str:
+        """Check `commit` out with everything on top; returns the tree.
+
+        Raises:
+            BlockedError: it cannot be tested.
+            MachineError: the disk is full.
+        """
+        return self.worktree.checkout(commit, self.fixups, revert)
+
+    def measure(self, label: str) -> Observation:
+        """Run the probe on what is checked out. `label` names its files.
+
+        Raises:
+            MachineError: it imported what was to be proved from elsewhere.
+                KeyboardInterrupt: Ctrl-C; its processes are gone.
+        """
+        log, out = self.folder / f"{label}.log", self.folder / f"{label}.out"
+        proof = self.folder / f"{label}.imports"
+        for left in (log, proof):
+            left.unlink(missing_ok=True)
+        shutil.rmtree(out, ignore_errors=True)
+        environment = self._environment() | {"VLMPROF_OUT": str(out)}
+        environment |= witness_variables(self.plan.prove, proof, os.environ.get("PYTHONPATH", ""), self._roots())
+        try:
+            self._set_up(log)
+            ending = self._run_command(log, out, environment)
+        except BlockedError as error:
+            return Observation(blocked=str(error), log=str(log))
+        origins = read_origins(proof)
+        imported = check_origins(origins, self.worktree.folder, self.plan.prove)
+        if not self.plan.command and ending.code in REFUSED:
+            said = sight(log, ending.code).evidence
+            return Observation(
+                exit_code=ending.code, blocked=f"vlmprof run refuses: {' '.join(said[-1:])}", log=str(log)
+            )
+        return _observe(ending, log, out / "run.json").model_copy(update={"imported": imported})
+
+    def _run_command(self, log: Path, out: Path, environment: dict[str, str]) -> Ending:
+        worktree = str(self.worktree.folder)
+        if not self.plan.command:
+            # the yardstick is the installed vlmprof: it starts elsewhere, and hands the worktree to its worker alone
+            arguments = [*self.plan.run_arguments, "--megatron", worktree, "--out", str(out)]
+            return _execute([sys.executable, "-m", "vlmprof", "run", *arguments], log, environment, None, self.folder)
+        out.mkdir()
+        command = [part.replace("{worktree}", worktree) for part in self.plan.command]
+        if "/" in command[0] and not (self.worktree.folder / command[0]).exists():
+            raise BlockedError(f"'{self.plan.command[0]}' is not there at this commit")
+        return _execute(command, log, environment, self.plan.timeout, self.worktree.folder)
+
+    def _roots(self) -> list[str]:
+        return import_roots(self.worktree.folder) if self.plan.command else []
+
+    def _environment(self) -> dict[str, str]:
+        environment = {name: value for name, value in os.environ.items() if name not in INHERITED}
+        # a .pyc is matched by the second and the size of its source: two checkouts can agree in both
+        return environment | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+
+    def _set_up(self, log: Path) -> None:
+        """Run --setup, unless what it depends on is as it was the last time.
+
+        Raises:
+            BlockedError: it failed.
+        """
+        if not self.plan.setup:
+            return
+        git, mark = self.worktree.git, self.worktree.folder / ".git" / "vlmprof-setup"
+        depends = [f":(glob){pattern}" for pattern in self.plan.setup_depends]
+        listed = git.run("ls-files", "--stage", "--", *depends) if depends else ""
+        key = hashlib.sha256(f"{self.plan.setup}\0{listed}".encode("utf-8", "surrogateescape")).hexdigest()
+        if depends and mark.exists() and mark.read_text() == key:
+            return
+        mark.unlink(missing_ok=True)
+        exclude = self.worktree.folder / ".git" / "info" / "exclude"
+        exclude.parent.mkdir(exist_ok=True)
+        exclude.write_text("")
+        command = ["sh", "-c", self.plan.setup]
+        ending = _execute(command, log, self._environment(), self.plan.timeout, self.worktree.folder)
+        if ending.code != 0:
+            how = "did not end in time" if ending.code is None else f"failed with code {ending.code}"
+            raise BlockedError(f"the set-up {how}")
+        made = git.run("ls-files", "--others", "--exclude-standard", "--directory", "-z").split("\0")
+        exclude.write_text("".join(f"/{path}\n" for path in made if path))  # what it built outlives the next checkout
+        mark.write_text(key)
+
+
+def _execute(command: list[str], log: Path, environment: dict[str, str], timeout: float | None, folder: Path) -> Ending:
+    """Run to the end or the time limit; nothing of it is left."""
+    began = time.monotonic()
+    watched = [sys.executable, "-I", guardian.__file__, str(os.getpid()), *command]
+    try:
+        with child(watched, log, environment, folder) as process:
+            while True:
+                try:
+                    code = process.wait(POLL_SECONDS)
+                    return Ending(code, time.monotonic() - began)
+                except subprocess.TimeoutExpired:
+                    if timeout is not None and time.monotonic() - began > timeout:
+                        return Ending(None, time.monotonic() - began)
+    except OSError as error:
+        raise MachineError(f"the probe cannot be run: {error}") from None
+
+
+def _observe(ending: Ending, log: Path, record: Path) -> Observation:
+    """What is to be seen: the record that was left, else the log."""
+    common = Observation(exit_code=ending.code, seconds=round(ending.seconds, 3), log=str(log))
+    if ending.code is None:
+        message = f"not done after {ending.seconds:.0f} seconds"
+        seen = sight(log, None)
+        evidence = seen.evidence if seen.failure_class == "hang" else ()
+        return common.model_copy(
+            update={"failure_class": "hang", "signature": "time limit", "message": message, "evidence": evidence}
+        )
+    if record.exists():
+        outcome = read_run(record).outcome
+        if outcome.status == "interrupted":
+            raise KeyboardInterrupt
+        if outcome.failure_class is not None:
+            message = outcome.message or ""
+            told = any(message in line for line in outcome.evidence)
+            place = " ".join(filter(None, (outcome.stage, outcome.phase)))
+            return common.model_copy(
+                update={
+                    "failure_class": outcome.failure_class,
+                    "signature": outcome.signature or f"{outcome.failure_class} {place}".strip(),
+                    "message": message,
+                    "evidence": outcome.evidence if told else (message, *outcome.evidence),
+                }
+            )
+    seen = sight(log, ending.code)
+    if not seen.failure_class and ending.code > 128:
+        return common.model_copy(update=_by_signal(ending.code - 128) | {"evidence": seen.evidence})
+    return common.model_copy(update={field: getattr(seen, field) for field in seen.__dataclass_fields__})
+
+
+def _by_signal(number: int) -> dict[str, str]:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return {}
+    kind = "crash" if number in CRASHES else "killed"
+    return {"failure_class": kind, "signature": f"{kind} {name}", "message": f"ended by {name}"}
+
+
+def cache_key(plan: Plan, tree: str) -> str:
+    """What a measurement depends on: the tree (submodules' commits are in it), the probe, this machine's packages."""
+    parts = (
+        tree,
+        *plan.command,
+        "run",
+        *plan.run_arguments,
+        f"{plan.setup}\0{plan.timeout}\0{plan.prove}",
+        str(sorted(package_versions().items())),
+        str(sorted(relevant_variables().items())),
+        os.environ.get("PYTHONPATH", ""),
+        sys.version,
+    )
+    return hashlib.sha256("\0\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()

@@ -274,6 +274,13 @@ def test_a_bisect_of_the_users_own_goes_on_undisturbed(repo: Repo, capsys: pytes
     assert (code, document["answer"]["commits"][0]["sha"]) == (1, commits[3])
 
 
+def test_a_program_too_long_for_a_file_name(repo: Repo, capsys: pytest.CaptureFixture[str]) -> None:
+    culprit = repo.commit("plant it", train_py=PLANTED)
+    command = [sys.executable, "-c", "x = 1\n" * 2000 + "import train"]
+    code, document = bisect(capsys, repo, "v1..main", "--confirm", "0", command=command)
+    assert (code, document["answer"]["commits"][0]["sha"]) == (1, culprit)
+
+
 def test_a_script_that_no_commit_holds(repo: Repo, capsys: pytest.CaptureFixture[str]) -> None:
     repo.line(2)
     culprit = repo.commit("plant it", train_py=PLANTED)

@@ -1,6 +1,7 @@
 """Recipes: a probe for a kind of failure as TOML, and how flags on top of one become a plan."""
 
 import difflib
+import os
 import shutil
 import tomllib
 import typing
@@ -149,7 +150,7 @@ def _anchored(command: tuple[str, ...], repository: Repository, ends: Ends) -> t
     the worktree, where they are not."""
 
     def own(part: str) -> bool:
-        if part.startswith(("/", "-")) or not Path(part).is_file():
+        if part.startswith(("/", "-")) or not os.path.isfile(part):  # noqa: PTH113  pathlib's raises on a long program text
             return False
         inside = ".." not in Path(part).parts
         return not (inside and any(repository.holds(end, Path(part).as_posix()) for end in (ends.old, ends.new)))

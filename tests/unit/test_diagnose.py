@@ -25,7 +25,7 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 ITERATION = " [2025-06-12 10:00:{:02d}] iteration {:8d}/    2000 | lm loss: 2.1E+00 | number of nan iterations:   0 |"
 
 
-NOISE = random.Random(0).randbytes(300_000)  # noqa: S311
+NOISE = random.Random(0).randbytes(300_000)
 
 
 def logs_of(case: dict[str, Any]) -> list[Path]:
@@ -290,7 +290,7 @@ def mutated(rng: random.Random, contents: list[bytes]) -> bytes:
 
 
 def test_mutated_logs_give_an_answer_or_unknown_and_never_an_exception(tmp_path: Path) -> None:
-    rng = random.Random(20250612)  # noqa: S311
+    rng = random.Random(20250612)
     contents = [path.read_bytes() for path in sorted(CORPUS.rglob("*.log"))]
     path = tmp_path / "mutated.log"
     answers = 0

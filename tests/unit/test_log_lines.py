@@ -32,7 +32,7 @@ def test_gzip_is_read_through(tmp_path: Path) -> None:
 
 def test_a_gzip_file_that_is_cut_off_gives_what_came_before(tmp_path: Path) -> None:
     path = tmp_path / "train.log.gz"
-    numbers = random.Random(5)  # noqa: S311
+    numbers = random.Random(5)
     lines = "".join(megatron(index, numbers.uniform(900, 1100)) for index in range(1, 3000))
     content = gzip.compress(lines.encode())
     path.write_bytes(content[: len(content) // 2])
@@ -46,7 +46,7 @@ def test_a_gzip_file_that_is_cut_off_gives_what_came_before(tmp_path: Path) -> N
 
 def test_bytes_that_are_no_text_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
-    noise = random.Random(7).randbytes(300_000)  # noqa: S311
+    noise = random.Random(7).randbytes(300_000)
     path.write_bytes(noise + b"\n" + megatron(1).encode() + b"\xff\xfe\xc3\x28\n" + megatron(2).encode() + noise)
     assert [step.index for step in read_megatron_log(path, warmup=0).steps] == [1, 2]
 
@@ -88,7 +88,7 @@ def test_of_endless_logs_the_last_iterations_are_kept(tmp_path: Path, monkeypatc
 
 
 def test_fuzzed_logs_give_a_record_or_a_sentence(tmp_path: Path) -> None:
-    numbers = random.Random(11)  # noqa: S311
+    numbers = random.Random(11)
     lines = [*(text for text, _ in LINES.values()), *(text for text, _ in MEMORY_LINES.values())]
     lines += [ARGUMENTS, bridge_rate(1.0, 5.0), *MALFORMED[:6]]
     path = tmp_path / "train.log"

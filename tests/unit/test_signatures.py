@@ -145,7 +145,7 @@ def test_the_prefilter_finds_every_fragment_wherever_it_stands() -> None:
 
 
 def test_the_prefilter_finds_what_a_plain_search_finds() -> None:
-    rng = random.Random(3)  # noqa: S311
+    rng = random.Random(3)
     windows = ["abca", "bcab", "aaaa", "cccc"]
     prefilter = Prefilter(windows)
     for length in (0, 1, 3, 4, 5, 64, 1001):

@@ -66,7 +66,7 @@ def probe_command(journal: Path, mark: str) -> list[str]:
     return [sys.executable, "-c", PROBE, str(journal), mark]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_killed_again_and_again(repo: Repo, tmp_path: Path, seed: int) -> None:
     rng, mark, journal = random.Random(seed), f"9{seed}000.125", tmp_path / "journal"
     before = snapshot(repo.folder)

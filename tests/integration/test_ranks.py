@@ -39,7 +39,14 @@ def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return read_run(folder)
 
 
-@pytest.mark.parametrize("layout", [[], ["ep=2", "dispatcher=alltoall"], ["ep=2", "dispatcher=allgather"]])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param([], marks=pytest.mark.slow),
+        ["ep=2", "dispatcher=alltoall"],
+        pytest.param(["ep=2", "dispatcher=allgather"], marks=pytest.mark.slow),
+    ],
+)
 def test_two_ranks_train_as_one(tmp_path: Path, one_rank: Run, layout: list[str]) -> None:
     settings = [part for assignment in layout for part in ("--set", assignment)]
     done = vlmprof("run", "--nproc", "2", *QUICK, *settings, "--stage-breakdown", "--out", "run")
@@ -83,7 +90,13 @@ def test_srun() -> None:
         port = str(probe.getsockname()[1])
     ranks = []
     for rank in range(2):
-        env = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NTASKS": "2", "SLURM_JOB_ID": "41"}
+        env = {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank),
+            "SLURM_NTASKS": "2",
+            "SLURM_JOB_ID": "41",
+            "SLURM_STEP_ID": "0",
+        }
         ranks.append(
             subprocess.Popen(
                 [*VLMPROF, "run", *QUICK],
@@ -102,7 +115,7 @@ def test_srun() -> None:
 
 
 def test_srun_over_nodes_needs_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, value in (("SLURM_PROCID", "0"), ("SLURM_NTASKS", "16"), ("SLURM_NNODES", "2")):
+    for name, value in (("SLURM_PROCID", "0"), ("SLURM_NTASKS", "16"), ("SLURM_NNODES", "2"), ("SLURM_STEP_ID", "0")):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert main(["run"]) == 2

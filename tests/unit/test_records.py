@@ -211,3 +211,24 @@ def test_bars_are_proportional_and_never_vanish() -> None:
     assert bar(0.5, 8) == "████"
     assert bar(0.0001, 8) == "▏"
     assert bar(0.0, 8) == ""
+
+
+def test_a_stage_that_only_holds_parameters_counts_in_memory() -> None:
+    memory = {
+        "peak": 300,
+        "peak_where": ["head", "forward"],
+        "held_at_peak": {"encoder": {"parameters": 100}, "head": {"tensors": 200}},
+        "held_after": {"encoder": {"parameters": 100}},
+        "stage_peaks": [["head", "forward", 300]],
+        "saved": [],
+        "sent": {},
+        "rss": 1,
+        "tokens_per_expert": [],
+        "dropped": 0,
+    }
+    run = assemble([{"event": "start"}, step(0, "counted", 1.0, memory=memory), {"event": "done"}])
+    row = run.stage("encoder", "step")
+    assert row is not None
+    assert row.memory is not None
+    assert row.memory.parameters is not None
+    assert row.memory.parameters.value == 100

@@ -122,3 +122,21 @@ def test_every_preset_is_possible_and_every_path_is_listed() -> None:
     for name in presets():
         load_workload(name)
     assert {"seed", "model.encoder.patch_size", "knobs.dispatcher"} <= set(setting_paths())
+
+
+def test_a_data_path_in_a_file_has_a_fingerprint_and_gives_way_to_a_kind(tmp_path: Path) -> None:
+    (tmp_path / "pics").mkdir()
+    (tmp_path / "pics" / "a.png").write_bytes(b"12345")
+    Path("own.toml").write_text('base = "tiny"\n[data]\nkind = "path"\npath = "pics"\nfingerprint = "chosen"\n')
+    by_file, by_flag = load_workload("own.toml"), load_workload("tiny", [], data_overrides("pics"))
+    assert by_file.hash8 == by_flag.hash8
+    assert by_file.data.fingerprint not in ("", "chosen")
+    assert load_workload("own.toml", [], data_overrides("mock")).data.path == ""
+
+
+@pytest.mark.parametrize(
+    "assignment", ["seed=99999999999999999999", "moe_aux_loss_coeff=nan", "moe_aux_loss_coeff=inf"]
+)
+def test_a_number_out_of_bounds_is_one_sentence(assignment: str) -> None:
+    with pytest.raises(UserError, match="setting '"):
+        load_workload("tiny", [assignment])

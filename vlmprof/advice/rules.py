@@ -134,9 +134,19 @@ def skipped(run: Run) -> Figures | None:
     return {"count": float(count)} if count else None
 
 
-def ran_out(figures: Callable[[Run], Figures | None]) -> Callable[[Run], Figures | None]:
-    """Figures of a run that ran out of memory only."""
-    return lambda run: figures(run) if run.outcome.failure_class == "oom" else None
+WORTH_BYTES = 2**20
+
+
+def ran_out(figures: Callable[[Run], Figures | None], activations: bool) -> Callable[[Run], Figures | None]:
+    """Figures of a run that ran out of memory only; of activations only where they are held: not in the optimizer."""
+
+    def when_it_helps(run: Run) -> Figures | None:
+        if run.outcome.failure_class != "oom" or (activations and run.outcome.phase == "step"):
+            return None
+        found = figures(run)
+        return found if found is not None and float(found["freed"]) >= WORTH_BYTES else None
+
+    return when_it_helps
 
 
 def leak(run: Run) -> Figures | None:
@@ -174,8 +184,8 @@ def uneven_ranks(run: Run) -> Figures | None:
     slow = max(rows, key=lambda row: row.encoder_ms or 0.0)
     fast = min(rows, key=lambda row: row.encoder_ms or 0.0)
     ratio = (slow.encoder_ms or 0.0) / (fast.encoder_ms or 1.0)
-    if ratio < 1.2:
-        return None
+    if ratio < 1.2 or (slow.patches or 0.0) <= (fast.patches or 0.0):
+        return None  # then it is not the pictures
     return {
         "ratio": ratio,
         "slow": float(slow.rank),
@@ -256,21 +266,21 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "oom-recompute",
         "warning",
-        ran_out(freed_by_full_recompute),
+        ran_out(freed_by_full_recompute, activations=True),
         "--set recompute=full would free about {freed:bytes}: the layers have saved {saved:bytes} for backward, and "
         "would keep {kept:bytes} of inputs.",
     ),
     Rule(
         "oom-freeze-vision",
         "warning",
-        ran_out(freed_by_freezing_vision),
+        ran_out(freed_by_freezing_vision, activations=False),
         "--set freeze_vision=true would free about {freed:bytes}: {saved:bytes} that the encoder saved for backward "
         "and {lasting:bytes} of its gradients and optimizer state.",
     ),
     Rule(
         "oom-micro-batch",
         "warning",
-        ran_out(freed_by_half_micro_batch),
+        ran_out(freed_by_half_micro_batch, activations=True),
         "--set micro_batch_size={to:.0f}, not {from:.0f}, would free about {freed:bytes} of the {saved:bytes} saved "
         "for backward.",
     ),

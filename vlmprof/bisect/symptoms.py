@@ -1,15 +1,16 @@
 """What a probe's log says went wrong: the failures room's diagnosis, and the last words where it knows none."""
 
-import contextlib
-import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from vlmprof.failures import diagnose
+from vlmprof.records.diagnosis import Diagnosis
 
 __all__ = ["Sighting", "sight"]
 
+Diagnose = Callable[[Sequence[Path], int | None], Diagnosis]
 TAIL_BYTES = 65536
 FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)')
 EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(: (?P<message>.*))?$")
@@ -30,17 +31,12 @@ class Sighting:
     evidence: tuple[str, ...] = ()
 
 
-def sight(log: Path, exit_code: int | None, diagnose: Callable[..., Any] | None = None) -> Sighting:
-    """What the log of a command that ended with `exit_code` (None: its time limit) says.
-
-    `diagnose` is `vlmprof.failures.diagnose` unless another is given.
-    """
-    diagnose = diagnose or _diagnose()
-    if diagnose is not None:
-        found = diagnose([log], exit_code)
-        if found.failure_class and found.failure_class != "unknown":
-            message = found.message or found.reading or ""
-            return Sighting(found.failure_class, found.signature or "", message, tuple(found.evidence))
+def sight(log: Path, exit_code: int | None, diagnose: Diagnose = diagnose) -> Sighting:
+    """What the log of a command that ended with `exit_code` (None: its time limit) says."""
+    found = diagnose([log], exit_code)
+    if found.failure_class:
+        message = found.message or found.reading or ""
+        return Sighting(found.failure_class, found.signature or "", message, tuple(found.evidence))
     return Sighting(evidence=_last_lines(_tail(log))[-1:]) if exit_code == 0 else last_words(_tail(log))
 
 
@@ -67,13 +63,6 @@ def normalise(message: str) -> str:
     for pattern, replacement in VARIABLE_PARTS:
         message = pattern.sub(replacement, message)
     return message.strip()
-
-
-def _diagnose() -> Callable[..., Any] | None:
-    with contextlib.suppress(ModuleNotFoundError, AttributeError):
-        found: Callable[..., Any] = importlib.import_module("vlmprof.failures").diagnose
-        return found
-    return None
 
 
 def _tail(log: Path) -> str:

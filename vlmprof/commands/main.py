@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("vlmprof: interrupted", file=sys.stderr)
         return int(Exit.INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has gone: `vlmprof show RUN | head`
-        sys.stderr.close()
+    except (BrokenPipeError, SystemExit):  # the reader of our output has gone: `vlmprof show RUN | head`
+        sys.stderr.close()  # SystemExit is rich's answer to that
         return int(Exit.FINE)
     except Exception as error:
         message = getattr(error, "format_message", None)  # a usage error of typer's, whichever click it carries

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from vlmprof.lifeline import guarded
 __all__ = ["child", "end_group"]
 
 GRACE_SECONDS = 5.0
+DEAF_TO = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
@@ -39,7 +41,8 @@ def child(
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """SIGTERM to the whole group, SIGKILL to what is left after a grace period; a second Ctrl-C does not stop this."""
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main = threading.current_thread() is threading.main_thread()  # only it may handle signals
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in DEAF_TO} if main else {}
     try:
         for sent in (signal.SIGTERM, signal.SIGKILL):
             if not _signal_group(process.pid, sent):
@@ -50,7 +53,8 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
                 time.sleep(0.02)
         process.wait()
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _signal_group(group: int, number: int) -> bool:

@@ -1,5 +1,6 @@
 """The folder of a run: made only when everything that can be checked beforehand is in order."""
 
+import contextlib
 import re
 import shutil
 from datetime import UTC, datetime
@@ -7,7 +8,7 @@ from pathlib import Path
 
 from vlmprof.errors import MachineError, UserError
 
-__all__ = ["default_folder", "make_folder", "release", "reserve", "resolve_megatron"]
+__all__ = ["default_folder", "make_folder", "release", "reserve", "resolve_megatron", "take_back"]
 
 RESERVE = ".reserve"
 RESERVE_BYTES = 2**20
@@ -26,8 +27,8 @@ def default_folder(workload_name: str, hash8: str, now: datetime | None = None) 
     return candidate
 
 
-def make_folder(folder: Path) -> None:
-    """Create the run folder, or take an empty one.
+def make_folder(folder: Path) -> list[Path]:
+    """Create the run folder, or take an empty one; returns the folders that it made, the innermost first.
 
     Raises:
         UserError: it is a file, is not empty, or may not be written.
@@ -37,6 +38,7 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"output folder '{folder}' is not empty: name another one with --out")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"output folder '{folder}' is a file: name another one with --out")
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".probe"
@@ -45,6 +47,16 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         kind = MachineError if error.errno == 28 else UserError
         raise kind(f"output folder '{folder}' cannot be written: {error.strerror}") from None
+    return made
+
+
+def take_back(folder: Path, made: list[Path]) -> None:
+    """Undo `make_folder` and all that was written since: what was there before stays."""
+    for item in folder.iterdir():
+        item.unlink()
+    for one in made:
+        with contextlib.suppress(OSError):
+            one.rmdir()
 
 
 def reserve(folder: Path) -> None:

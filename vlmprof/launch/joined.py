@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from vlmprof.errors import Exit, UserError
-from vlmprof.launch.folders import make_folder, resolve_megatron
-from vlmprof.launch.runner import RunOptions, collect, prepare, worker_environment
+from vlmprof.launch.folders import make_folder, resolve_megatron, take_back
+from vlmprof.launch.runner import RunOptions, check_refusals, collect, prepare, worker_environment
 from vlmprof.launch.watch import Watcher, supervise
 from vlmprof.records.journal import Event, read_journal
 from vlmprof.records.run import Run
@@ -54,22 +54,30 @@ def joined_rank(environment: Mapping[str, str] | None = None) -> Joined | None:
     """Which rank this process is, or None when nobody's launcher started it.
 
     Raises:
-        UserError: srun on several nodes without MASTER_ADDR.
+        UserError: srun on several nodes without MASTER_ADDR, or a rank that is no number.
     """
     env = os.environ if environment is None else environment
     if "RANK" in env and "WORLD_SIZE" in env:
         run_id = env.get("TORCHELASTIC_RUN_ID", "")
         job = run_id if run_id not in ("", "none") else _parent_start()
-        return Joined(int(env["RANK"]), int(env.get("LOCAL_RANK", "0")), int(env["WORLD_SIZE"]), job)
-    if "SLURM_PROCID" in env and int(env.get("SLURM_NTASKS", "1")) > 1:
-        if int(env.get("SLURM_NNODES", "1")) > 1 and "MASTER_ADDR" not in env:
+        return Joined(_number(env, "RANK"), _number(env, "LOCAL_RANK", 0), _number(env, "WORLD_SIZE"), job)
+    # A batch script has SLURM_PROCID, too; only what srun starts has a step of its own.
+    if "SLURM_PROCID" in env and env.get("SLURM_STEP_ID", "batch").isdecimal() and _number(env, "SLURM_NTASKS", 1) > 1:
+        if _number(env, "SLURM_NNODES", 1) > 1 and "MASTER_ADDR" not in env:
             raise UserError(
                 "srun started ranks on several nodes: export MASTER_ADDR=$(scontrol show hostnames "
                 '"$SLURM_JOB_NODELIST" | head -n 1) before srun'
             )
         job = f"slurm{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '0')}"
-        return Joined(int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", "0")), int(env["SLURM_NTASKS"]), job)
+        return Joined(_number(env, "SLURM_PROCID"), _number(env, "SLURM_LOCALID", 0), _number(env, "SLURM_NTASKS"), job)
     return None
+
+
+def _number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = env.get(name, "" if default is None else str(default))
+    if not text.isdecimal():
+        raise UserError(f"{name}='{text}' is no rank or count: unset it, or start the ranks with torchrun or srun")
+    return int(text)
 
 
 def _parent_start() -> str:
@@ -93,9 +101,12 @@ def run_joined(
     megatron = resolve_megatron(options.megatron)
     folder = options.out or Path("vlmprof-runs") / f"{joined.job}-{workload.name}-{workload.hash8}"
     job_file = folder / "job.json"
+    made: list[Path] = []
     if joined.rank == 0:
-        make_folder(folder)
+        made = make_folder(folder)
         prepare(folder, workload, options, megatron)
+    elif (folder / "run.json").exists():
+        raise UserError(f"output folder '{folder}' is not empty: name another one with --out")
     elif joined.local_rank == 0 and not _appears(job_file):
         folder.mkdir(parents=True, exist_ok=True)  # another node without a filesystem in common
         prepare(folder, workload, options, megatron)
@@ -105,9 +116,14 @@ def run_joined(
     environment = joined.environment(worker_environment(megatron, joined.world))
     ending = supervise(folder, command, environment, [joined.rank], options.timeout, watch)
     own, _ = read_journal(folder / f"rank{joined.rank}.jsonl")
-    refused = next((event for event in own if event["event"] == "refused"), None)
-    if refused:
-        raise UserError(refused["message"])
+    try:
+        check_refusals({joined.rank: own})
+    except UserError:
+        if joined.rank == 0:
+            take_back(folder, made)
+        raise
+    if ending.interrupted and joined.rank:
+        return Exit.INTERRUPTED
     if joined.rank:
         return Exit.FINE if any(event["event"] == "done" for event in own) else Exit.RUN_FAILED
     return collect(folder, _journals(folder, joined.world), ending), folder

@@ -1,8 +1,6 @@
 """A run from a workload to a record: folder, worker, watching, collecting."""
 
-import contextlib
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from vlmprof.advice import advise
 from vlmprof.errors import Exit, MachineError, UserError
-from vlmprof.launch.folders import default_folder, make_folder, release, reserve, resolve_megatron
+from vlmprof.launch.folders import default_folder, make_folder, release, reserve, resolve_megatron, take_back
 from vlmprof.launch.roots import Ending, outcome_of
 from vlmprof.launch.signature import with_diagnosis
 from vlmprof.launch.watch import Watcher, supervise
@@ -25,7 +23,7 @@ from vlmprof.records.store import dump_json, write_whole
 from vlmprof.workload.check import check_ranks
 from vlmprof.workload.spec import Workload
 
-__all__ = ["RunOptions", "collect", "prepare", "run_workload", "run_workloads", "worker_environment"]
+__all__ = ["RunOptions", "check_refusals", "collect", "prepare", "run_workload", "run_workloads", "worker_environment"]
 
 
 @dataclass(frozen=True)
@@ -68,28 +66,45 @@ def run_workload(workload: Workload, options: RunOptions, watch: Watcher = lambd
     check_ranks(workload, options.nproc)
     megatron = resolve_megatron(options.megatron)
     folder = options.out or default_folder(workload.name, workload.hash8)
-    existed = folder.is_dir()
-    make_folder(folder)
-    prepare(folder, workload, options, megatron)
+    made = make_folder(folder)
     try:
+        prepare(folder, workload, options, megatron)
         command = _command(folder / "job.json", options.nproc)
     except MachineError:
-        _remove(folder, keep=existed)
+        take_back(folder, made)
         raise
     environment = worker_environment(megatron, options.nproc)
     ending = supervise(folder, command, environment, range(options.nproc), options.timeout, watch)
     ranks = {rank: read_journal(folder / f"rank{rank}.jsonl")[0] for rank in range(options.nproc)}
-    refused = next((e for events in ranks.values() for e in events if e["event"] == "refused"), None)
-    if refused:
-        _remove(folder, keep=existed)
-        kind = MachineError if refused["exit_code"] == Exit.ENVIRONMENT else UserError
-        raise kind(refused["message"])
+    try:
+        check_refusals(ranks)
+    except UserError:
+        take_back(folder, made)
+        raise
     return collect(folder, ranks, ending), folder
 
 
+def check_refusals(ranks: Mapping[int, list[Event]]) -> None:
+    """Raises:
+    UserError, MachineError: what a worker told before it began to train.
+    """
+    refused = next((e for events in ranks.values() for e in events if e["event"] == "refused"), None)
+    if refused:
+        kind = MachineError if refused["exit_code"] == Exit.ENVIRONMENT else UserError
+        raise kind(refused["message"])
+
+
 def prepare(folder: Path, workload: Workload, options: RunOptions, megatron: str) -> None:
-    """Write the job that the workers do and the launcher's own journal."""
-    _tell_start(folder, workload, options)
+    """Write the job that the workers do and the launcher's own journal.
+
+    Raises:
+        MachineError: the disk is full.
+    """
+    try:
+        _tell_start(folder, workload, options)
+        reserve(folder)
+    except OSError as error:
+        raise MachineError(f"output folder '{folder}' cannot be written: {error.strerror}") from None
     job = Job(
         workload=workload,
         steps=options.steps,
@@ -100,7 +115,6 @@ def prepare(folder: Path, workload: Workload, options: RunOptions, megatron: str
         memory_limit=options.memory_limit,
     )
     write_whole(folder / "job.json", dump_json(job))
-    reserve(folder)
 
 
 def collect(folder: Path, ranks: Mapping[int, list[Event]], ending: Ending) -> Run:
@@ -152,6 +166,8 @@ def _tell_start(folder: Path, workload: Workload, options: RunOptions) -> None:
 def worker_environment(megatron: str, ranks: int) -> dict[str, str]:
     """Environment of the workers: the Megatron under test leads PYTHONPATH."""
     environment = dict(os.environ, PYTHONUNBUFFERED="1")
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        environment.pop(name, None)  # half of somebody's launcher
     if megatron:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [megatron, os.environ.get("PYTHONPATH", "")]))
     if ranks > 1:
@@ -184,14 +200,3 @@ def _check_port(port: str) -> None:
             raise MachineError(
                 f"port {port} (MASTER_PORT) cannot be used: unset MASTER_PORT or choose another"
             ) from None
-
-
-def _remove(folder: Path, keep: bool) -> None:
-    """Take back what was written; the folder itself too, and its parent when it is left empty, unless it was there."""
-    if keep:
-        for item in folder.iterdir():
-            item.unlink()
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        folder.parent.rmdir()

@@ -68,11 +68,11 @@ def supervise(
     with _stop_on_sigterm(), child(command, log, environment) as process:
         try:
             _follow(process, tails, timeout, watch, ending)
+            if ending.hung:
+                ending.stands, ending.culprit = stands({rank: tail.pid for rank, tail in tails.items()}, folder)
+                return ending
         except KeyboardInterrupt:
             ending.interrupted = True
-            return ending
-        if ending.hung:
-            ending.stands, ending.culprit = stands({rank: tail.pid for rank, tail in tails.items()}, folder)
             return ending
         ending.code = process.poll()
     _drain(tails, watch, ending)

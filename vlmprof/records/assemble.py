@@ -204,6 +204,10 @@ def _with_memory(rows: list[Stage], counted: Sequence[Event]) -> list[Stage]:
             for stage, phase, _ in step["memory"][name]:
                 if phase not in phases.setdefault(stage, []):
                     phases[stage].append(phase)
+    for step in counted:
+        for name in ("held_at_peak", "held_after"):
+            for stage in step["memory"][name]:
+                phases.setdefault(stage, ["step"])  # it never ran, but holds parameters
     memory = {stage: stage_memory(counted, stage, names) for stage, names in phases.items()}
     untimed = Absent(absent="no spanned step was completed")
     known = {(row.name, row.phase) for row in rows}

@@ -105,6 +105,8 @@ def read_stack(text: str) -> list[Frame]:
     frames = []
     for line in text[headers[-1].end() :].splitlines() if headers else ():
         match = _LINE.match(line)
+        if match is None and line.strip() == "Garbage-collecting":
+            continue
         if match is None:
             break
         frames.append(Frame(match["file"], int(match["line"]), match["function"]))

@@ -5,12 +5,12 @@ from rich.text import Text
 
 from vlmprof.records.figures import Figure, Measured
 from vlmprof.records.memory import Router
-from vlmprof.records.run import Run
+from vlmprof.records.run import Outcome, Run
 from vlmprof.records.stage_tree import STAGES, ancestors
 from vlmprof.report.tree import branch
 from vlmprof.sizes import show_bytes
 
-__all__ = ["memory_notes", "memory_table"]
+__all__ = ["held_table", "memory_notes", "memory_table"]
 
 COLUMNS = {
     "parameters": "params",
@@ -43,6 +43,24 @@ def memory_table(run: Run) -> Table:
     for stage in seen:
         cells = (show_bytes(sums[stage][name]) if sums[stage].get(name) else "" for name in COLUMNS)
         table.add_row(Text(branch(stage, seen), style="bold" if stage == "step" else ""), *cells)
+    return table
+
+
+def held_table(outcome: Outcome) -> Table:
+    """Who held what when memory ran out, the largest first; and what of it was saved for backward."""
+    held, saved = outcome.held or {}, outcome.saved or {}
+    categories = ("parameters", "gradients", "optimizer_state", "tensors")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("held when it ran out", no_wrap=True)
+    for title in ("params", "grads", "optim", "tensors", "of it saved", "total"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for stage in sorted(held, key=lambda one: -sum(held[one].values())):
+        row = held[stage]
+        sizes = [*(row.get(name, 0) for name in categories), saved.get(stage, 0), sum(row.values())]
+        table.add_row(stage, *(show_bytes(size) if size else "" for size in sizes))
+    if outcome.shapes:
+        shapes = outcome.shapes
+        table.caption = f"micro-batch of {len(shapes['images'])} images, patches {shapes['patches']}"
     return table
 
 

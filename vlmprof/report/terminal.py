@@ -12,7 +12,7 @@ from vlmprof.records.figures import Absent, Figure, Measured
 from vlmprof.records.run import Run
 from vlmprof.records.stage_tree import PHASES, STAGES
 from vlmprof.records.store import dump_json
-from vlmprof.report.memory import memory_notes, memory_table
+from vlmprof.report.memory import held_table, memory_notes, memory_table
 from vlmprof.report.ranks import rank_table, spread_table
 from vlmprof.report.tree import branch
 
@@ -85,11 +85,13 @@ def render(run: Run, breakdown: bool) -> RenderableType:
     parts: list[RenderableType] = [_heading(run)]
     if run.throughput and any(isinstance(figure, Figure) for figure in run.throughput.values()):
         parts += [Text(), _throughput(run)]
-    if breakdown and run.stages:
+    if breakdown and any(isinstance(row.total_ms, Figure) for row in run.stages):
         parts += [Text(), stage_table(run), _footnotes(run)]
     if breakdown and run.ranks:
         parts += [Text(), spread_table(run), Text(), rank_table(run)]
-    if breakdown and run.memory is not None:
+    if run.outcome.held:
+        parts += [Text(), held_table(run.outcome)]
+    elif breakdown and run.memory is not None:
         table = memory_table(run)  # an imported record knows no stages
         parts += [Text(), *([table] if table.row_count else []), memory_notes(run)]
     if run.findings:
@@ -219,7 +221,8 @@ def _findings(run: Run) -> Table:
 def _outcome(run: Run) -> Text:
     outcome = run.outcome
     if outcome.status == "interrupted":
-        return Text(f"interrupted at step {outcome.step}: what was measured up to then is above", style="yellow")
+        when = "before the first step" if outcome.step is None else f"at step {outcome.step}"
+        return Text(f"interrupted {when}: what was measured up to then is above", style="yellow")
     where = [f"rank {outcome.rank}" if len(run.ranks) > 1 and outcome.rank is not None else ""]
     where.append(f"step {outcome.step}" if outcome.step is not None else "")
     if outcome.micro_batch is not None:

@@ -126,7 +126,7 @@ def _environment(device: Any, dtype: Any, threads: int, megatron: dict[str, str]
     packages: dict[str, Any] = {package: {"version": version} for package, version in package_versions().items()}
     packages["torch"] = {"version": torch.__version__, "path": str(Path(torch.__file__).parent)}
     packages["megatron-core"] = megatron
-    short = name.lower().replace("nvidia", "").split()[0] if device.type == "cuda" else "cpu"
+    short = platform_name(name) if device.type == "cuda" else "cpu"
     return {
         "platform": f"{short}-x{ranks}",
         "device": name,
@@ -152,14 +152,25 @@ def _matches(error: BaseException, pattern: str) -> bool:
     return re.search(pattern, f"{type(error).__name__}: {error}") is not None
 
 
+DEVICES = (r"GB300", r"GB200", r"B300", r"B200", r"H200", r"H100(?! PCIe)", r"A100")
+"""What platforms of known peak are called by, in the device's name; the others go by the whole of it."""
+
+
+def platform_name(device: str) -> str:
+    """`h200` of `NVIDIA H200`, `a100` of `NVIDIA A100-SXM4-80GB`, `geforce-rtx-4090` of `NVIDIA GeForce RTX 4090`."""
+    known = next((match[0] for pattern in DEVICES if (match := re.search(pattern, device))), None)
+    return (known or re.sub(r"[^A-Za-z0-9]+", "-", device.replace("NVIDIA", "")).strip("-")).lower()
+
+
 def _describe(error: BaseException) -> dict[str, Any]:
     """What is known of a failure here; the launcher classifies it."""
     if isinstance(getattr(error, "outcome", None), dict):
         return dict(error.outcome)  # type: ignore[attr-defined]  # a NonFiniteError: it knows better than its stack
     frames = traceback.extract_tb(error.__traceback__)
     ours = Path(__file__).parent
-    observers = (str(ours.parent / "stages"), str(ours / "bridge.py"))  # they stand around what failed
-    last = next((frame for frame in reversed(frames) if not frame.filename.startswith(observers)), None)
+    around = (str(ours.parent / "stages"), str(ours / "bridge.py"))  # ours, around what failed
+    told = [frame for frame in frames if not frame.filename.startswith(around) and "/torch/_" not in frame.filename]
+    last = told[-1] if told else None
     stack = [Frame(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames)]
     stage, phase = place_of_frames(stack)
     return {

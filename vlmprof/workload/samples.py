@@ -108,7 +108,7 @@ def size_of(file: Path, origin: str, whole: bool = False) -> tuple[int, int]:
             return image.size
     except FileNotFoundError:
         raise UserError(f"{origin}: there is no picture '{file}'") from None
-    except (OSError, SyntaxError, ValueError) as error:  # what PIL raises for broken files; UnidentifiedImageError too
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # what PIL raises for bad files
         raise UserError(
             f"{origin}: picture '{file}' cannot be read ({error}); --skip-bad-samples goes on without it"
         ) from None

@@ -44,6 +44,7 @@ def load_workload(source: str, assignments: Iterable[str] = (), overrides: Mappi
     for path, value in (overrides or {}).items():
         _put(tree, path, value)
     tree["name"] = name
+    _fingerprint_data(tree)
     try:
         workload = Workload.model_validate(tree)
     except ValidationError as error:
@@ -53,7 +54,7 @@ def load_workload(source: str, assignments: Iterable[str] = (), overrides: Mappi
 
 def split_data(data: str | None) -> list[str | None]:
     """The parts of `--data A,B`; a path that exists as it is written is one part, commas or not."""
-    if data is None or Path(data).exists():
+    if data is None or _exists(Path(data)):
         return [data]
     return [part.strip() for part in data.split(",")]
 
@@ -68,11 +69,27 @@ def data_overrides(data: str | None) -> dict[str, Any]:
         return {}
     kinds = [kind for kind in typing.get_args(Data.model_fields["kind"].annotation) if kind != "path"]
     if data in kinds:
-        return {"data.kind": data}
+        return {"data.kind": data, "data.path": ""}
     path = Path(data)
-    if not path.exists():
+    if not _exists(path):
         raise UserError(f"--data '{data}' is neither {', '.join(kinds)} nor an existing folder or JSONL file")
-    return {"data.kind": "path", "data.path": str(path.resolve()), "data.fingerprint": _fingerprint(path)}
+    return {"data.kind": "path", "data.path": str(path.resolve())}
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long, a folder that may not be entered
+        return False
+
+
+def _fingerprint_data(tree: Tree) -> None:
+    """Set `data.fingerprint`, which is of the data behind `data.path` and nobody's to choose."""
+    data = tree.get("data")
+    if isinstance(data, dict):
+        data.pop("fingerprint", None)
+        if data.get("kind") == "path" and isinstance(data.get("path"), str) and _exists(Path(data["path"])):
+            data["fingerprint"] = _fingerprint(Path(data["path"]))
 
 
 def _fingerprint(path: Path) -> str:

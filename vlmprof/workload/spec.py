@@ -19,7 +19,7 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]
 class Part(BaseModel):
     """A frozen piece of a workload: unknown keys and wrong types are errors, never dropped or coerced."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Encoder(Part):
@@ -141,7 +141,7 @@ class Workload(Part):
     data: Data = Data()
     layout: Layout = Layout()
     knobs: Knobs = Knobs()
-    seed: OptionalCount = 1234
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1234
 
     def canonical(self) -> dict[str, Any]:
         """What identifies the work: every setting but names, notes and places, fields at their default left out

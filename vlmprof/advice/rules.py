@@ -121,6 +121,11 @@ def rehearsal(run: Run) -> Figures | None:
     return {"device": environment.device} if environment and environment.platform.startswith("cpu") else None
 
 
+def no_pictures(run: Run) -> Figures | None:
+    work = run.effective_work
+    return {"tokens": work.tokens} if work and run.data.realism == "real" and not work.images else None
+
+
 def host_clock_on_gpu(run: Run) -> Figures | None:
     environment = run.environment
     spans = [row.total_ms for row in run.stages if isinstance(row.total_ms, Figure)]
@@ -330,6 +335,13 @@ RULES: tuple[Rule, ...] = (
         unsteady,
         "plain steps spread by {spread:.0%} of their median ({median_ms:.0f} ms): the machine is busy or batches "
         "differ much; use more --steps.",
+    ),
+    Rule(
+        "no-pictures",
+        "warning",
+        no_pictures,
+        "none of the {tokens:.0f} tokens a step stands for a picture: the encoder never ran, so this is not the "
+        "throughput of a VLM.",
     ),
     Rule(
         "host-clock",

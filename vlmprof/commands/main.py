@@ -52,5 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = getattr(error, "format_message", None)  # a usage error of typer's, whichever click it carries
         if message is None:
             raise
-        print(f"vlmprof: {message()} (see vlmprof --help)".replace("\n", " "), file=sys.stderr)
+        if type(error).__name__ == "NoArgsIsHelpError":  # bare `vlmprof`
+            print(message())
+        else:
+            print(f"vlmprof: {message()} (see vlmprof --help)".replace("\n", " "), file=sys.stderr)
         return int(Exit.INPUT)

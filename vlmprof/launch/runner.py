@@ -26,6 +26,9 @@ from vlmprof.workload.spec import Workload
 __all__ = ["RunOptions", "check_refusals", "collect", "prepare", "run_workload", "run_workloads", "worker_environment"]
 
 
+COUNTED_ONLY = "--memory-limit makes every step a counted one: no step was timed"
+
+
 @dataclass(frozen=True)
 class RunOptions:
     steps: int = 10
@@ -158,7 +161,7 @@ def _tell_start(folder: Path, workload: Workload, options: RunOptions) -> None:
                 "deviations": list(workload.model.deviations),
             },
             realism={"path": "real"}.get(workload.data.kind, workload.data.kind),
-            notes=NOTES,
+            notes=(*NOTES, *((COUNTED_ONLY,) if options.memory_limit else ())),
             memory_limit=options.memory_limit or None,
         )
 

@@ -70,6 +70,9 @@ def supervise(
             _follow(process, tails, timeout, watch, ending)
             if ending.hung:
                 ending.stands, ending.culprit = stands({rank: tail.pid for rank, tail in tails.items()}, folder)
+                _drain(tails, watch, ending)
+                if all(tail.ended for tail in tails.values()):
+                    ending.hung = 0.0  # it was only slow, and finished meanwhile
                 return ending
         except KeyboardInterrupt:
             ending.interrupted = True
@@ -136,14 +139,14 @@ def _signals_told_by_torchrun(log: Path) -> dict[int, str]:
 
 
 def _oom_kills() -> int:
-    """How often the kernel's OOM killer has struck: on the machine, and in our own cgroup."""
-    total = 0
-    for file in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
+    """How often the kernel's OOM killer has struck: in our own cgroup where that counts, else on the machine."""
+    for file in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
         with contextlib.suppress(OSError, ValueError):
             for line in Path(file).read_text(encoding="utf-8").splitlines():
                 name, _, value = line.partition(" ")
-                total += int(value) if name == "oom_kill" else 0
-    return total
+                if name == "oom_kill":
+                    return int(value)
+    return 0
 
 
 def _last_lines(log: Path, count: int = 5) -> tuple[str, ...]:

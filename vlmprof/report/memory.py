@@ -78,9 +78,11 @@ def memory_notes(run: Run) -> Text:
         text.append(f"; host RSS {_bytes(memory.host_rss)}")
     if isinstance(run.router, Router):
         router = run.router
+        worst = max(router.layers, key=lambda layer: layer.imbalance)
         text.append(
-            f"\nexperts: worst layer {_value(router.imbalance)} times the mean, entropy {_value(router.entropy)}, "
-            f"{_value(router.dropped_tokens)} choices dropped; dispatcher sent {_bytes(router.bytes_sent)}"
+            f"\nexperts: in layer {worst.layer} the most loaded gets {worst.imbalance:.1f} times the mean (entropy "
+            f"{worst.entropy:.2f}); {_value(router.dropped_tokens)} choices dropped; "
+            f"dispatcher sent {_bytes(router.bytes_sent)}"
         )
     if run.flops is not None:
         flops = run.flops

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LEAVE", "RangeTime", "Span", "attribute", "spans"]
+__all__ = ["LEAVE", "RangeTime", "attribute"]
 
 LEAVE = -1
 
@@ -21,16 +21,6 @@ class RangeTime:
 
     self_ms: float = 0.0
     count: int = 0
-
-
-@dataclass(frozen=True)
-class Span:
-    """One entry to a range: its id, begin and end in milliseconds since the step began, and its nesting depth."""
-
-    range_id: int
-    begin_ms: float
-    end_ms: float
-    depth: int
 
 
 def attribute(events: Sequence[tuple[Any, int]], milliseconds: Callable[[Any, Any], float]) -> dict[int, RangeTime]:
@@ -54,17 +44,3 @@ def attribute(events: Sequence[tuple[Any, int]], milliseconds: Callable[[Any, An
             stack.append(time)
         previous = mark
     return times
-
-
-def spans(events: Sequence[tuple[Any, int]], milliseconds: Callable[[Any, Any], float]) -> list[Span]:
-    """Every entry of a step as a span, in order of their ends."""
-    found: list[Span] = []
-    stack: list[tuple[int, float]] = []
-    for mark, code in events:
-        now = milliseconds(events[0][0], mark)
-        if code == LEAVE:
-            range_id, begin = stack.pop()
-            found.append(Span(range_id, begin, now, len(stack)))
-        else:
-            stack.append((code, now))
-    return found

@@ -1,12 +1,7 @@
 """A whole bisect: the ends, the search, the confirmation, the answer."""
 
-import contextlib
-import signal
-import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from vlmprof.bisect.answer import culprit_text, evidence_of, name, without_culprit
 from vlmprof.bisect.attempts import Attempts, Target, Watcher
@@ -17,6 +12,7 @@ from vlmprof.bisect.search import Evaluate, Found, FoundSet, Result, Search
 from vlmprof.bisect.state import State
 from vlmprof.bisect.worktree import parse_fixup
 from vlmprof.errors import UserError
+from vlmprof.launch.children import stop_on_sigterm
 from vlmprof.records.bisect import Answer, Bisect, Plan, Probe
 from vlmprof.records.store import write_whole
 
@@ -53,7 +49,7 @@ def _drive(document: Bisect, state: State, watch: Watcher) -> Bisect:
     repository = open_repository(Path(document.plan.repository))
     fixups = [parse_fixup(text, repository) for text in document.plan.fixups]
     attempts = Attempts(document, state, repository, fixups, watch)
-    with _stop_on_sigterm():
+    with stop_on_sigterm():
         state.write(document)
         attempts.worktree.create(document.plan.new)
         answer = _Bisection(attempts, state).answer()
@@ -157,20 +153,3 @@ class _Bisection:
             return []
         wanted = self.plan.prove or "megatron.core"
         return [f"not imported: no probe imported {wanted}, so nothing proves which one was tested"]
-
-
-@contextlib.contextmanager
-def _stop_on_sigterm() -> Iterator[None]:
-    """SIGTERM stops a bisect as Ctrl-C does: processes gone, state kept."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

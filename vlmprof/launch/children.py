@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from vlmprof.lifeline import guarded
 
-__all__ = ["child", "end_group"]
+__all__ = ["child", "end_group", "stop_on_sigterm"]
 
 GRACE_SECONDS = 5.0
 DEAF_TO = (signal.SIGINT, signal.SIGTERM)
@@ -64,3 +65,20 @@ def _signal_group(group: int, number: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+@contextlib.contextmanager
+def stop_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does: in order, processes gone, what was measured kept."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -4,15 +4,13 @@ import contextlib
 import re
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from vlmprof.launch.children import child
+from vlmprof.launch.children import child, stop_on_sigterm
 from vlmprof.launch.roots import Ending
 from vlmprof.launch.stacks import stands
 from vlmprof.records.journal import Event, read_journal
@@ -65,7 +63,7 @@ def supervise(
     ending = Ending()
     killed_before = _oom_kills()
     log = folder / (f"rank{ranks[0]}.log" if len(ranks) == 1 else "torchrun.log")
-    with _stop_on_sigterm(), child(command, log, environment) as process:
+    with stop_on_sigterm(), child(command, log, environment) as process:
         try:
             _follow(process, tails, timeout, watch, ending)
             if ending.hung:
@@ -156,20 +154,3 @@ def _last_lines(log: Path, count: int = 5) -> tuple[str, ...]:
         file.seek(max(0, log.stat().st_size - 65536))
         lines = file.read().decode("utf-8", "replace").splitlines()
     return tuple(line for line in lines if line.strip())[-count:]
-
-
-@contextlib.contextmanager
-def _stop_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does: in order, with a record."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals
-        return
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -23,13 +23,12 @@ from vlmprof.records.run import (
     Step,
     WorkloadRecord,
 )
-from vlmprof.records.stage_tree import PHASES, STAGES, ancestors
+from vlmprof.records.stage_times import self_times, totals_of
+from vlmprof.records.stage_tree import PHASES, STAGES, range_name
 
 __all__ = ["NOTES", "assemble", "failed"]
 
 NOTES = ("garbage collection is held off inside steps and run between them",)
-Key = tuple[str, str]
-"""(stage, phase)"""
 
 
 def assemble(
@@ -126,26 +125,6 @@ def _effective_work(steps: Sequence[Event], model: Event) -> EffectiveWork | Non
     )
 
 
-def _self_times(step: Event) -> dict[Key, tuple[float, float]]:
-    """(stage, phase) -> (self ms, entries), summed over layers."""
-    times: dict[Key, tuple[float, float]] = {}
-    for stage, _, phase, self_ms, count in step["ranges"]:
-        # The step's own time is what no stage claims: its child `other`.
-        key = ("other", "step") if stage == "step" else (stage, phase)
-        before = times.get(key, (0.0, 0.0))
-        times[key] = (before[0] + self_ms, before[1] + count)
-    return times
-
-
-def _totals(times: dict[Key, tuple[float, float]]) -> dict[Key, float]:
-    """Total = self + self of everything below, phase by phase: a re-run inside backward stays `recompute`."""
-    totals: dict[Key, float] = {}
-    for (stage, phase), (self_ms, _) in times.items():
-        for name in (stage, *ancestors(stage)):
-            totals[name, phase] = totals.get((name, phase), 0.0) + self_ms
-    return totals
-
-
 def _mean_over(samples: Sequence[float], kept: Sequence[int]) -> float:
     return statistics.fmean(samples[index] for index in kept)
 
@@ -155,8 +134,8 @@ def _stages(spanned: Sequence[Event]) -> list[Stage]:
         return []
     durations = [step["ms"] for step in spanned]
     kept = middle_half(durations)
-    by_step = [_self_times(step) for step in spanned]
-    totals = [_totals(times) for times in by_step]
+    by_step = [self_times(step) for step in spanned]
+    totals = [totals_of(times) for times in by_step]
     source = spanned[0]["source"]
 
     def timed(samples: Sequence[float]) -> Figure:
@@ -246,8 +225,7 @@ def _layers(spanned: Sequence[Event]) -> list[LayerTime]:
                 entry[1] += count
     rows = []
     for (stage, layer, phase), (self_ms, count) in sums.items():
-        head, _, rest = stage.partition(".")
-        name = f"{head}.{layer}" + (f".{rest}" if rest else "") + f"/{phase}"
+        name = range_name(stage, layer, phase)
         rows.append(LayerTime(name=name, self_ms=self_ms / len(kept), ranges=count / len(kept)))
     return rows
 
@@ -258,10 +236,7 @@ def _coverage(spanned: Sequence[Event]) -> float | None:
         return None
     kept = middle_half([step["ms"] for step in spanned])
     other = sum(
-        self_ms
-        for index in kept
-        for (stage, _), (self_ms, _) in _self_times(spanned[index]).items()
-        if stage == "other"
+        self_ms for index in kept for (stage, _), (self_ms, _) in self_times(spanned[index]).items() if stage == "other"
     )
     whole: float = sum(spanned[index]["ms"] for index in kept)
     return 1.0 - other / whole

@@ -6,13 +6,12 @@ from typing import Any
 
 from vlmprof.records.figures import Record
 from vlmprof.records.journal import Event
-from vlmprof.records.stage_tree import ancestors
+from vlmprof.records.stage_times import Key, self_times, totals_of
 
 __all__ = ["RankFacts", "Spread", "merge_steps", "rank_facts", "spreads"]
 
 Ranks = Mapping[int, Sequence[Event]]
 """Rank -> its events."""
-Key = tuple[str, str]
 
 
 class Spread(Record):
@@ -90,21 +89,12 @@ def _merge_memory(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return highest
 
 
-def _stage_totals(step: Event) -> dict[Key, float]:
-    totals: dict[Key, float] = {}
-    for stage, _, phase, self_ms, _ in step["ranges"]:
-        name = "other" if stage == "step" else stage
-        for one in (name, *ancestors(name)):
-            totals[one, phase] = totals.get((one, phase), 0.0) + self_ms
-    return totals
-
-
 def _measured(events: Sequence[Event], kind: str) -> list[Event]:
     return [e for e in events if e["event"] == "step" and e["kind"] == kind and not e["warmup"]]
 
 
 def _mean_totals(events: Sequence[Event]) -> dict[Key, float]:
-    steps = [_stage_totals(step) for step in _measured(events, "spanned")]
+    steps = [totals_of(self_times(step)) for step in _measured(events, "spanned")]
     keys = {key for step in steps for key in step}
     return {key: statistics.fmean(step.get(key, 0.0) for step in steps) for key in keys}
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-__all__ = ["PHASES", "STAGES", "Phase", "ancestors"]
+__all__ = ["PHASES", "STAGES", "Phase", "ancestors", "range_name"]
 
 Phase = Literal["forward", "backward", "recompute", "step"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "recompute", "step")
@@ -38,3 +38,10 @@ def ancestors(stage: str) -> tuple[str, ...]:
     """The stages above `stage`, nearest first, without `step`: a.b.c -> (a.b, a)."""
     parts = stage.split(".")
     return tuple(".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
+
+
+def range_name(stage: str, layer: int | None, phase: str) -> str:
+    """E.g. `decoder.3.router/forward`, `projector/backward`."""
+    head, _, rest = stage.partition(".")
+    path = stage if layer is None else f"{head}.{layer}" + (f".{rest}" if rest else "")
+    return f"{path}/{phase}"

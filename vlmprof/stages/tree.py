@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from vlmprof.records.stage_tree import Phase, ancestors
+from vlmprof.records.stage_tree import Phase, ancestors, range_name
 
 __all__ = ["Range"]
 
@@ -20,11 +20,7 @@ class Range:
     @property
     def name(self) -> str:
         """E.g. `decoder.3.router/forward`, `projector/backward`."""
-        path = self.stage
-        if self.layer is not None:
-            head, _, rest = self.stage.partition(".")
-            path = f"{head}.{self.layer}" + (f".{rest}" if rest else "")
-        return f"{path}/{self.phase}"
+        return range_name(self.stage, self.layer, self.phase)
 
     def holds(self, other: "Range") -> bool:
         """Whether `other` may lie directly or deeper inside this range: same part of the model, same layer."""

@@ -9,7 +9,7 @@ from vlmprof.records.flops import Flops
 from vlmprof.records.memory import Memory, Router, StageMemory
 from vlmprof.records.ranks import RankFacts, Spread
 
-__all__ = ["RUN_SCHEMA", "Finding", "Outcome", "Run", "Stage", "Step"]
+__all__ = ["RUN_SCHEMA", "Device", "Finding", "Outcome", "Run", "Stage", "Step"]
 
 RUN_SCHEMA = "vlmprof.run/1"
 StepKind = Literal["plain", "spanned", "traced", "counted"]
@@ -94,6 +94,16 @@ class Stage(Record):
     """Entries a step."""
     share: float
     """`total_ms` over the observed step, 0 to 1."""
+    busy_ms: Measured | None = None
+    """Kernels, copies and memsets that this stage and what lies in it launched, as an interval union; traced steps."""
+    busy_self_ms: Measured | None = None
+    """Of what this stage itself launched, without what lies in it."""
+    exposed_ms: Measured | None = None
+    """Communication kernels of this stage and below while no other kernel ran."""
+    launch_bound_ms: Measured | None = None
+    """The device idle while the host was in this stage itself."""
+    syncs: float | None = None
+    """Calls of this stage itself that made the host wait for the device, a traced step."""
     memory: StageMemory | None = None
     ranks: Spread | None = None
     """Over ranks, where there are several; the times above are then means over them."""
@@ -111,6 +121,24 @@ class Overhead(Record):
 
     kind: StepKind
     ratio: Measured
+
+
+class Device(Record):
+    """The accelerator over whole traced steps."""
+
+    step_ms: Measured
+    """Wall time of a traced step."""
+    busy_ms: Measured
+    """Interval union of all its kernels, copies and memsets."""
+    exposed_ms: Measured
+    launch_bound_ms: Measured
+    """Idle while the host had nothing queued: the sum over stages of `launch_bound_ms`."""
+    syncs: Measured
+    """Calls that made the host wait for the device."""
+    kernels: float
+    """Launched a step."""
+    hidden: tuple[str, ...] = ()
+    """Stages whose kernels ran inside a CUDA graph and could not be told apart, each with the reason."""
 
 
 class Finding(Record):
@@ -173,6 +201,12 @@ class Run(Record):
     flops: Flops | None = None
     router: Router | Absent | None = None
     coverage: float | None = None
+    coverage_kernels: float | None = None
+    """Share of kernel time that a named stage launched."""
+    device: Device | None = None
+    """Of traced steps; absent on a CPU."""
+    traces: tuple[str, ...] = ()
+    """Files of the run folder: Chrome traces, memory snapshots."""
     overhead: tuple[Overhead, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()

@@ -5,7 +5,6 @@ from typing import Any
 
 import megatron.core
 import torch
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.enums import ModelType
 from megatron.core.transformer.module import MegatronModule
@@ -16,9 +15,20 @@ from torch.nn import functional
 from vlmprof.errors import UserError
 from vlmprof.workload.batches import MicroBatch
 from vlmprof.workload.spec import Workload
-from vlmprof.workload.vision import Merger, VisionModel, encoder_layer_spec
+from vlmprof.workload.vision import Merger, VisionModel
 
-__all__ = ["VisionLanguageModel", "build_model"]
+__all__ = ["VisionLanguageModel", "build_model", "has_transformer_engine"]
+
+
+def has_transformer_engine(device: torch.device) -> bool:
+    """Whether layers are Transformer Engine's there: it needs a CUDA device."""
+    if device.type != "cuda":
+        return False
+    try:
+        import transformer_engine.pytorch
+    except ImportError:
+        return False
+    return bool(transformer_engine.pytorch)
 
 
 class VisionLanguageModel(MegatronModule):  # type: ignore[misc]
@@ -60,29 +70,41 @@ class VisionLanguageModel(MegatronModule):  # type: ignore[misc]
         return flat.view_as(embedded)
 
 
-def build_model(workload: Workload, dtype: torch.dtype) -> VisionLanguageModel:
+CPU = torch.device("cpu")
+
+
+def build_model(workload: Workload, dtype: torch.dtype, device: torch.device = CPU) -> VisionLanguageModel:
     """The model of a workload with Megatron's parallel state as it stands; values are uninitialised (see `initial`).
+
+    Layers are Transformer Engine's on a CUDA device that has it, Megatron's local ones elsewhere.
 
     Raises:
         UserError: this megatron-core version lacks a setting that the workload asks for.
     """
     encoder, decoder = workload.model.encoder, workload.model.decoder
+    if has_transformer_engine(device):
+        from vlmprof.workload import te as layers
+    else:
+        from vlmprof.workload import local as layers  # type: ignore[no-redef]
     vision_config = transformer_config(
         workload,
         dtype,
+        layers.FUSIONS,
         num_layers=encoder.num_layers,
         hidden_size=encoder.hidden_size,
         num_attention_heads=encoder.num_attention_heads,
         ffn_hidden_size=encoder.ffn_hidden_size,
         layernorm_epsilon=encoder.layernorm_epsilon,
         normalization="LayerNorm",
-        activation_func=_gelu_tanh,
+        # Megatron's fused bias and GELU computes the tanh form, too, and is chosen by this name.
+        activation_func=functional.gelu if layers.FUSIONS.get("bias_activation_fusion") else _gelu_tanh,
         add_bias_linear=True,
         add_qkv_bias=True,
     )
     projector_config = transformer_config(
         workload,
         dtype,
+        {},
         num_layers=1,
         hidden_size=decoder.hidden_size,
         num_attention_heads=decoder.num_attention_heads,
@@ -93,6 +115,7 @@ def build_model(workload: Workload, dtype: torch.dtype) -> VisionLanguageModel:
     language_config = transformer_config(
         workload,
         dtype,
+        {**layers.FUSIONS, **layers.MOE_FUSIONS},
         num_layers=decoder.num_layers,
         hidden_size=decoder.hidden_size,
         num_attention_heads=decoder.num_attention_heads,
@@ -117,18 +140,12 @@ def build_model(workload: Workload, dtype: torch.dtype) -> VisionLanguageModel:
             moe_expert_capacity_factor=workload.knobs.expert_capacity_factor,
         ),
     )
-    spec = get_gpt_layer_local_spec(
-        num_experts=decoder.num_moe_experts,
-        moe_grouped_gemm=False,
-        qk_layernorm=decoder.qk_layernorm,
-        normalization="RMSNorm",
-    )
     return VisionLanguageModel(
-        VisionModel(vision_config, encoder, encoder_layer_spec()),
-        Merger(projector_config, encoder, workload.model.merged_width),
+        VisionModel(vision_config, encoder, layers.encoder_layer_spec()),
+        Merger(projector_config, encoder, workload.model.merged_width, layers.projector_submodules()),
         GPTModel(
             config=language_config,
-            transformer_layer_spec=spec,
+            transformer_layer_spec=layers.decoder_layer_spec(decoder),
             vocab_size=decoder.vocab_size,
             max_sequence_length=workload.data.seq_length,
             position_embedding_type="rope",
@@ -138,8 +155,10 @@ def build_model(workload: Workload, dtype: torch.dtype) -> VisionLanguageModel:
     )
 
 
-def transformer_config(workload: Workload, dtype: torch.dtype, **settings: Any) -> TransformerConfig:
-    """A TransformerConfig with what all parts share: no dropout, no fusions that need Transformer Engine or Apex.
+def transformer_config(
+    workload: Workload, dtype: torch.dtype, fusions: dict[str, Any], **settings: Any
+) -> TransformerConfig:
+    """A TransformerConfig with what all parts share: no dropout, and of fusions what this version knows of `fusions`.
 
     Raises:
         UserError: this version has no field for one of `settings`, or refuses their combination.
@@ -166,6 +185,7 @@ def transformer_config(workload: Workload, dtype: torch.dtype, **settings: Any) 
         "apply_rope_fusion": False,
         "calculate_per_token_loss": True,
         "expert_model_parallel_size": workload.layout.ep if "num_moe_experts" in settings else 1,
+        **fusions,
     }
     if knobs.recompute == "full":
         shared |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}

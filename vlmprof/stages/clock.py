@@ -67,10 +67,17 @@ class CudaClock:
 
     def __init__(self) -> None:
         self._free: list[torch.cuda.Event] = []
+        self._device = torch.cuda.current_device()
+        self._streams: dict[int, torch.cuda.Stream] = {}
 
     def mark(self) -> torch.cuda.Event:
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
+        # What `record()` would look up itself, at three times the cost.
+        handle = torch._C._cuda_getCurrentRawStream(self._device)
+        stream = self._streams.get(handle)
+        if stream is None:
+            stream = self._streams[handle] = torch.cuda.current_stream(self._device)
+        event.record(stream)
         return event
 
     @staticmethod

@@ -24,6 +24,7 @@ from vlmprof.stages.clock import Clock
 from vlmprof.stages.finiteness import NonFiniteError, first_in_forward, last_in_gradients
 from vlmprof.stages.memory import MemoryCounter
 from vlmprof.stages.observers import NOTHING, Keep
+from vlmprof.training.graphs import graph_capture
 from vlmprof.training.loading import Loader, Make
 from vlmprof.workload.batches import MicroBatch, make_micro_batch
 from vlmprof.workload.flops import stage_flops, step_flops, useful_flops
@@ -60,6 +61,7 @@ def train(
     With `memory_limit` (bytes) an allocation above it raises `torch.OutOfMemoryError`: on a GPU by the allocator
     itself, elsewhere by counting everything from the first parameter on.
     """
+    last_warm = next((n for n, planned in enumerate(schedule) if planned.kind != "plain" or not planned.warmup), 0) - 1
     planned_batches = [planned.batch for planned in schedule]
     batches = [*itertools.islice(plan_steps(workload, source), 1 + max(planned_batches))]
     data = workload.data
@@ -78,6 +80,7 @@ def train(
     forward_backward = get_forward_backward_func()
     gc.collect()
     gc.freeze()  # what is built stays: collections between steps need not look at it
+    capture = graph_capture(workload, model, optimizer)
     profile = Profile([model], optimizer, schedule, journal, workload.name, clock, counter, keep)
     share = Share.of_this_rank(workload)
     read = functools.partial(readers, workload, share, dtype, device)
@@ -107,6 +110,8 @@ def train(
             _, grad_norm, _ = optimizer.step()
             if not math.isfinite(float(grad_norm or 0.0)):
                 raise _bad_gradient(profile, model)
+            if capture and profile.index == last_warm:
+                capture()
             total, useful = (sum(column) for column in zip(*sums, strict=True))
             profile.step(
                 total / max(useful, 1.0),

@@ -34,7 +34,8 @@ def megatron_world(workload: Workload, device: torch.device) -> Iterator[None]:
             expert_tensor_parallel_size=layout.etp or None,
         )
         torch.manual_seed(workload.seed)
-        model_parallel_cuda_manual_seed(workload.seed)
+        graphed = {"te_rng_tracker": True} if workload.knobs.cuda_graph != "none" else {}  # a tracker safe to capture
+        model_parallel_cuda_manual_seed(workload.seed, **graphed)
         yield
     finally:
         parallel_state.destroy_model_parallel()

@@ -97,6 +97,8 @@ def _work(job: Job, journal: Journal, folder: Path | None) -> None:
         schedule = plan_kinds(job.steps, job.warmup, kinds)
         if job.memory_limit:
             schedule = [replace(planned, kind="counted") for planned in schedule]
+        if workload.knobs.cuda_graph != "none":  # graphs are captured in plain steps, before anything looks on
+            schedule.sort(key=lambda planned: not (planned.warmup and planned.kind == "plain"))
         journal.tell("schedule", steps=len(schedule))
         keep = Keep(folder, int(os.environ.get("RANK", "0")), job.nvtx, job.memory_snapshot)
         train(workload, source, schedule, dtype, device, journal, memory_limit=job.memory_limit, keep=keep)
@@ -110,6 +112,11 @@ def _check_device(job: Job, device: Any) -> None:
 
     if device.type == "cpu" and job.memory_snapshot:
         raise MachineError("--memory-snapshot needs a CUDA device, and there is none: leave it out")
+    graphs = job.workload.knobs.cuda_graph
+    if device.type == "cpu" and graphs != "none":
+        raise MachineError(f"knobs.cuda_graph={graphs} needs a CUDA device, and there is none: use none")
+    if graphs != "none" and job.warmup < 2:
+        raise UserError(f"knobs.cuda_graph={graphs} is captured after warm-up steps: use --warmup 2 or more")
     if device.type == "cuda" and job.memory_limit:
         total = torch.cuda.mem_get_info(device)[1]
         torch.cuda.set_per_process_memory_fraction(min(job.memory_limit / total, 1.0), device)

@@ -8,6 +8,7 @@ import torch
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.enums import ModelType
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 from torch.nn import functional
@@ -44,6 +45,12 @@ class VisionLanguageModel(MegatronModule):  # type: ignore[misc]
         self.vision_projection = vision_projection
         self.language_model = language_model
 
+    @property
+    def decoder(self) -> TransformerBlock:
+        """Where Megatron's schedules look for the layers, to tell them which micro-batch is coming."""
+        block: TransformerBlock = self.language_model.decoder
+        return block
+
     def set_input_tensor(self, input_tensor: Any) -> None:
         """Part of Megatron's schedule protocol: what the previous pipeline stage sends."""
         self.language_model.set_input_tensor(input_tensor[0] if isinstance(input_tensor, list) else input_tensor)
@@ -71,6 +78,8 @@ class VisionLanguageModel(MegatronModule):  # type: ignore[misc]
 
 
 CPU = torch.device("cpu")
+SAFE_GRAPH_SCOPE = ("attn", "moe_router", "moe_preprocess")
+"""What an MoE layer can capture without expert capacity: all but what depends on how many tokens each expert gets."""
 
 
 def build_model(workload: Workload, dtype: torch.dtype, device: torch.device = CPU) -> VisionLanguageModel:
@@ -135,6 +144,7 @@ def build_model(workload: Workload, dtype: torch.dtype, device: torch.device = C
         moe_token_dispatcher_type=workload.knobs.dispatcher,
         moe_router_load_balancing_type="aux_loss",
         moe_aux_loss_coeff=decoder.moe_aux_loss_coeff,
+        **_graphs(workload),
         **_only_if_set(
             moe_router_force_load_balancing=workload.knobs.force_balanced_routing,
             moe_expert_capacity_factor=workload.knobs.expert_capacity_factor,
@@ -199,6 +209,16 @@ def transformer_config(
         return TransformerConfig(**known)
     except (ValueError, AssertionError) as error:
         raise UserError(f"megatron-core {megatron.core.__version__} refuses this workload: {error}") from None
+
+
+def _graphs(workload: Workload) -> dict[str, Any]:
+    """Which parts of a decoder layer become CUDA graphs, under the names that this version has for it."""
+    knobs = workload.knobs
+    fields = {field.name for field in dataclasses.fields(TransformerConfig)}
+    parts = "cuda_graph_modules" if "cuda_graph_modules" in fields else "cuda_graph_scope"
+    if knobs.cuda_graph == "none":
+        return {}
+    return {"cuda_graph_impl": knobs.cuda_graph, parts: list(knobs.cuda_graph_scope or SAFE_GRAPH_SCOPE)}
 
 
 def _only_if_set(**settings: Any) -> dict[str, Any]:

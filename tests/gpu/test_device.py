@@ -187,6 +187,7 @@ def test_a_real_oom_says_who_holds_what(train: Train, breakdown: tuple[Run, Path
     assert breakdown[0].memory is not None
     peak = value(breakdown[0].memory.peak)
     try:
+        assert torch.cuda.memory_allocated() < 0.05 * peak  # what earlier tests trained is gone
         run, _ = train(memory_limit=int(peak * 0.8), kinds=("counted",))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)

@@ -24,6 +24,7 @@ from vlmprof.stages.clock import Clock
 from vlmprof.stages.finiteness import NonFiniteError, first_in_forward, last_in_gradients
 from vlmprof.stages.memory import MemoryCounter
 from vlmprof.stages.observers import NOTHING, Keep
+from vlmprof.stages.ownership import lasting_tensors, parameter_stages
 from vlmprof.training.graphs import graph_capture
 from vlmprof.training.loading import Loader, Make
 from vlmprof.workload.batches import MicroBatch, make_micro_batch
@@ -129,6 +130,15 @@ def train(
         loader.close()
         profile.close()
         gc.unfreeze()
+        _let_go(model, optimizer)
+
+
+def _let_go(model: torch.nn.Module, optimizer: Any) -> None:
+    """Free what was trained: autograd's nodes keep Megatron's DDP alive where the collector cannot see it, and the next
+    run in this process would find the memory taken."""
+    owners = parameter_stages([model], [])
+    for tensor, *_ in [*lasting_tensors([model], optimizer, owners)]:
+        tensor.untyped_storage().resize_(0)
 
 
 def _check_losses(

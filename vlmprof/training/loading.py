@@ -1,54 +1,69 @@
-"""Micro-batches of one step after the other. With a GPU, those of the next step are read while this one trains."""
+"""Micro-batches of one step after the other, by PyTorch's loader: with a GPU, processes of its own read ahead."""
 
-import contextlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import islice
+from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, Dataset
 
 from vlmprof.workload.batches import MicroBatch
-from vlmprof.workload.packing import Step
 
 __all__ = ["Loader"]
 
-THREADS = 4
-Make = Callable[[Step], list[Callable[[], MicroBatch]]]
+PROCESSES = 4
+"""That read pictures while a GPU trains. Without one they would take the processor from the step that is measured."""
+
+
+class MicroBatches(Dataset[MicroBatch]):
+    """The micro-batches of a run in the order of training. `read` reads the `number`-th of the `step`-th step."""
+
+    def __init__(self, steps: int, each: int, read: Callable[[int, int], MicroBatch]) -> None:
+        self._steps, self._each, self._read = steps, each, read
+
+    def __len__(self) -> int:
+        return self._steps * self._each
+
+    def __getitem__(self, index: int) -> MicroBatch:
+        return self._read(*divmod(index, self._each))
 
 
 class Loader:
-    """`of(number)` are the micro-batches of the `number`-th step of `steps`, on `device`.
+    """`next_step()` gives the micro-batches of one step after the other, on `device`.
 
     Args:
-        make: from a step to functions that each read one micro-batch of this rank into host memory.
+        steps: of the run.
+        each: micro-batches a step.
+        read: see `MicroBatches`; called in other processes where there are any.
+        pin: into memory that a GPU copies from on its own; not beside a capture of CUDA graphs, which that would break.
     """
 
-    def __init__(self, steps: list[Step], make: Make, device: torch.device) -> None:
-        self._steps, self._make, self._device = steps, make, device
-        # Without a GPU a thread would take the processor from the very step that is measured.
-        self._pool = ThreadPoolExecutor(THREADS, "loader") if device.type == "cuda" else None
-        self._read: dict[int, list[Future[MicroBatch]]] = {}
+    def __init__(
+        self,
+        steps: int,
+        each: int,
+        read: Callable[[int, int], MicroBatch],
+        device: torch.device,
+        processes: int | None = None,
+        pin: bool = True,
+    ) -> None:
+        on_gpu = device.type == "cuda"
+        self._each, self._device = each, device
+        self._batches = iter(
+            DataLoader(
+                MicroBatches(steps, each, read),
+                batch_size=None,
+                collate_fn=as_it_is,
+                num_workers=(PROCESSES if on_gpu else 0) if processes is None else processes,
+                pin_memory=on_gpu and pin,
+            )
+        )
 
-    def of(self, number: int) -> Iterator[MicroBatch]:
-        if self._pool is None:
-            yield from (make() for make in self._make(self._steps[number]))
-            return
-        for ahead in (number, number + 1):
-            if ahead < len(self._steps) and ahead not in self._read:
-                self._read[ahead] = [self._pool.submit(make) for make in self._make(self._steps[ahead])]
-        for future in self._read.pop(number):
-            yield future.result().to(self._device)
+    def next_step(self) -> Iterator[MicroBatch]:
+        for batch in islice(self._batches, self._each):
+            yield batch if self._device.type == "cpu" else batch.to(self._device)
 
-    def settle(self) -> None:
-        """Wait until nothing is being read: pinning memory beside a capture of CUDA graphs would break it."""
-        wait([future for futures in self._read.values() for future in futures])
 
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def __enter__(self) -> "Loader":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(Exception):
-            self.close()
+def as_it_is(batch: Any) -> Any:
+    """No collation: a micro-batch is laid out where it is read."""
+    return batch

@@ -26,7 +26,7 @@ from vlmprof.stages.memory import MemoryCounter
 from vlmprof.stages.observers import NOTHING, Keep
 from vlmprof.stages.ownership import lasting_tensors, parameter_stages
 from vlmprof.training.graphs import graph_capture
-from vlmprof.training.loading import Loader, Make
+from vlmprof.training.loading import Loader
 from vlmprof.workload.batches import MicroBatch, make_micro_batch
 from vlmprof.workload.flops import stage_flops, step_flops, useful_flops
 from vlmprof.workload.initial import initialise
@@ -84,8 +84,9 @@ def train(
     capture = graph_capture(workload, model, optimizer)
     profile = Profile([model], optimizer, schedule, journal, workload.name, clock, counter, keep)
     share = Share.of_this_rank(workload)
-    read = functools.partial(readers, workload, share, dtype, device)
-    loader = Loader([batches[number] for number in planned_batches], read, device)
+    read = functools.partial(read_micro_batch, workload, share, dtype, batches)
+    in_order = functools.partial(read_in_order, read, planned_batches)
+    loader = Loader(len(schedule), share.micro_batches, in_order, device, pin=capture is None)
 
     def forward_step(data: Iterator[MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Any]:
         batch = next(data)
@@ -99,7 +100,7 @@ def train(
             optimizer.zero_grad()
             reports = forward_backward(
                 forward_step_func=forward_step,
-                data_iterator=profile.data(loader.of(profile.index)),
+                data_iterator=profile.data(loader.next_step()),
                 model=[model],
                 num_microbatches=share.micro_batches,
                 seq_length=workload.data.seq_length,
@@ -107,12 +108,13 @@ def train(
                 forward_only=False,
             )
             sums = torch.stack([report["loss"] for report in reports]).tolist()  # (sum, useful tokens) a micro-batch
-            _check_losses(profile, workload, model, [total for total, _ in sums], step, read)
+            _check_losses(
+                profile, workload, model, [total for total, _ in sums], functools.partial(read, profile.planned.batch)
+            )
             _, grad_norm, _ = optimizer.step()
             if not math.isfinite(float(grad_norm or 0.0)):
                 raise _bad_gradient(profile, model)
             if capture and profile.index == last_warm:
-                loader.settle()
                 capture()
             total, useful = (sum(column) for column in zip(*sums, strict=True))
             profile.step(
@@ -128,7 +130,6 @@ def train(
         profile.tell_where(lambda number: share.shapes(batches[planned.batch], number) if planned else {})
         raise
     finally:
-        loader.close()
         profile.close()
         gc.unfreeze()
         _let_go(model, optimizer)
@@ -147,8 +148,7 @@ def _check_losses(
     workload: Workload,
     model: torch.nn.Module,
     losses: list[float],
-    step: Step,
-    read: Make,
+    read: Callable[[int], MicroBatch],
 ) -> None:
     """Stop before the optimizer spreads a loss that is not finite; say which stage of which micro-batch made it.
 
@@ -160,7 +160,7 @@ def _check_losses(
         return
     where = None
     if workload.layout.ep == 1:  # else a forward needs the other ranks, which are not coming
-        batch = read(step)[number]().to(next(model.parameters()).device)
+        batch = read(number).to(next(model.parameters()).device)
         where = first_in_forward(profile.places, lambda: model(batch))
     note = "" if where or workload.layout.ep > 1 else "; a second forward of it was finite"
     stage, layer = where or (None, None)
@@ -237,9 +237,24 @@ def build(workload: Workload, dtype: torch.dtype, device: torch.device) -> tuple
         model.get_submodule(part).requires_grad_(not getattr(workload.knobs, knob))
     # As Megatron-LM's own training: gradients of bf16 parameters are summed in fp32.
     settings = DistributedDataParallelConfig(grad_reduce_in_fp32=dtype == torch.bfloat16)
-    model = DistributedDataParallel(model.config, settings, model)
+    with _stream_of_ddp(workload):
+        model = DistributedDataParallel(model.config, settings, model)
     config = OptimizerConfig(optimizer="adam", lr=LEARNING_RATE, bf16=dtype == torch.bfloat16, params_dtype=dtype)
     return model, get_megatron_optimizer(config, [model])
+
+
+@contextlib.contextmanager
+def _stream_of_ddp(workload: Workload) -> Iterator[None]:
+    """A stream of its own where CUDA graphs will be captured: gradients are accumulated on the stream that DDP is made
+    on, and a capture cannot wait for the default one. Megatron-LM's training does the same."""
+    if workload.knobs.cuda_graph == "none":
+        yield
+        return
+    side, current = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        yield
+    current.wait_stream(side)
 
 
 def useful_loss(mask: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -249,16 +264,16 @@ def useful_loss(mask: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, dict[str,
     return total, useful, {"loss": torch.stack([total.detach(), useful.float()])}
 
 
-def readers(
-    workload: Workload, share: Share, dtype: torch.dtype, device: torch.device, step: Step
-) -> list[Callable[[], MicroBatch]]:
-    """This rank's micro-batches of one step, each a function that reads it into host memory."""
+def read_micro_batch(
+    workload: Workload, share: Share, dtype: torch.dtype, batches: list[Step], batch: int, number: int
+) -> MicroBatch:
+    """This rank's micro-batch `number` of a batch, in host memory."""
+    return make_micro_batch(workload, share.sequences(batches[batch], number), dtype)
 
-    def read(number: int) -> MicroBatch:
-        batch = make_micro_batch(workload, share.sequences(step, number), dtype)
-        return batch.pinned() if device.type == "cuda" else batch
 
-    return [functools.partial(read, number) for number in range(share.micro_batches)]
+def read_in_order(read: Callable[[int, int], MicroBatch], batches: list[int], step: int, number: int) -> MicroBatch:
+    """The same by step: kinds of one run replay the same batches."""
+    return read(batches[step], number)
 
 
 def work_of(workload: Workload, step: Step) -> dict[str, Any]:

@@ -40,8 +40,8 @@ class MicroBatch:
         """The same on a device; copies from pinned memory do not wait."""
         return self._with(lambda tensor: tensor.to(device, non_blocking=True))
 
-    def pinned(self) -> "MicroBatch":
-        """The same in memory that a GPU can copy from on its own."""
+    def pin_memory(self) -> "MicroBatch":
+        """The same in memory that a GPU can copy from on its own; PyTorch's loader calls it."""
         return self._with(Tensor.pin_memory)
 
     def _with(self, change: Callable[[Tensor], Tensor]) -> "MicroBatch":

@@ -16,14 +16,8 @@ def _mean(samples: Sequence[float], unit: str = "ms", source: Source = "kernel")
     return Figure(value=statistics.fmean(samples), unit=unit, source=source, samples=tuple(samples))
 
 
-def device_of(traced: Sequence[Event], spanned: Sequence[Event], hooked: Iterable[str]) -> Device | None:
-    """The device over whole traced steps; None where none was traced.
-
-    Args:
-        traced: steps.
-        spanned: steps, to see which stages ran.
-        hooked: stages that have hook points in this model.
-    """
+def device_of(traced: Sequence[Event], hooked: Iterable[str]) -> Device | None:
+    """The device over whole traced steps; None where none was traced. `hooked`: stages with hook points here."""
     if not traced:
         return None
     steps = [step["kernels"] for step in traced]
@@ -38,11 +32,11 @@ def device_of(traced: Sequence[Event], spanned: Sequence[Event], hooked: Iterabl
         launch_bound_ms=mean("idle_ms"),
         syncs=_mean([sum(row[6] for row in step["rows"]) for step in steps], "calls"),
         kernels=statistics.fmean(step["kernels"] for step in steps),
-        hidden=tuple(_hidden(steps, spanned, hooked)),
+        hidden=tuple(_hidden(steps, hooked)),
     )
 
 
-def _hidden(steps: Sequence[Event], spanned: Sequence[Event], hooked: Iterable[str]) -> list[str]:
+def _hidden(steps: Sequence[Event], hooked: Iterable[str]) -> list[str]:
     """Stages that are in the model but were never entered while CUDA graphs were launched: they replayed inside."""
     launches: dict[str, float] = {}
     for step in steps:
@@ -50,7 +44,7 @@ def _hidden(steps: Sequence[Event], spanned: Sequence[Event], hooked: Iterable[s
             launches[stage] = launches.get(stage, 0.0) + count / len(steps)
     if not launches:
         return []
-    seen = {stage for step in spanned for stage, *_ in step["ranges"]}
+    seen = {stage for step in steps for stage in step["entered"]}
     seen |= {name for stage in seen for name in ancestors(stage)}
     within = ", ".join(f"{count:.0f} in {stage}" for stage, count in launches.items())
     return [

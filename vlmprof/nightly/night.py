@@ -156,7 +156,7 @@ class _Night:
         for name in self.parts:
             self._do(name, "bisect", self._search)
         settled = [self._settled(part) for part in self.night.workloads]
-        matters = [known.matter for known in self.before.workloads.values() if known.matter is not None]
+        matters = [matter for known in self.before.workloads.values() for matter in known.matters]
         self._write(*share_matters(settled, matters))
         if not self.night.bisect_range:
             self._remember()
@@ -189,7 +189,7 @@ class _Night:
     def _settled(self, part: WorkloadNight) -> WorkloadNight:
         parts = self.parts[part.name]
         problem = parts.problem(part)
-        if problem is not None and part.matter is None:  # no time was left to search
+        if problem is not None and problem.searchable and part.matter is None:  # no time was left
             matter = matter_of(problem, part.name, parts.before, self.setting.tonight, self.night.created)
             part = part.model_copy(update={"matter": matter})
         return settle(part, problem, parts.before, self.setting.tonight)

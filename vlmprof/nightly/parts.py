@@ -96,9 +96,12 @@ class Parts:
             BudgetError: the time is used up; the next night goes on.
             KeyboardInterrupt: Ctrl-C or SIGTERM; what was measured is kept.
         """
+        if not problem.searchable:
+            note = "neither bisected nor kept in mind: a failure of this kind is hardly a commit's doing"
+            return part.model_copy(update={"notes": (*part.notes, note)})
         matter = matter_of(problem, self.name, self.before, self.setting.tonight, self.setting.created)
         part = part.model_copy(update={"matter": matter})
-        why_not = self._why_not(problem, matter.culprit)
+        why_not = self._why_not(matter.culprit)
         if why_not or self.before.good is None:
             return part.model_copy(update={"notes": (*part.notes, why_not)})
         self.setting.budget.check()
@@ -128,11 +131,9 @@ class Parts:
             }
         )
 
-    def _why_not(self, problem: Problem, culprit: CommitRecord | None) -> str:
+    def _why_not(self, culprit: CommitRecord | None) -> str:
         """Why there is nothing to search; empty when there is."""
         good = self.before.good
-        if not problem.searchable:
-            return "not bisected: a failure of this kind is hardly a commit's doing"
         if culprit is not None:
             return f"not bisected again: {culprit.sha[:12]} was found to have done it"
         if good is None:

@@ -37,8 +37,8 @@ class Remembered(Record):
     good: Good | None = None
     platform: str = ""
     """Of the last good record."""
-    matter: Matter | None = None
-    """The open one."""
+    matters: tuple[Matter, ...] = ()
+    """The open ones."""
 
 
 class Memory(Record):

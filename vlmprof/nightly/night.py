@@ -153,6 +153,7 @@ class _Night:
         self._write(*(part.model_copy(update={"not_done": ()}) for part in self.night.workloads))
         for name in self.parts:
             self._do(name, "run", self.parts[name].measure)
+            self._do(name, "comparison", self.parts[name].hold)
         for name in self.parts:
             self._do(name, "bisect", self._search)
         settled = [self._settled(part) for part in self.night.workloads]
@@ -181,7 +182,7 @@ class _Night:
 
     def _search(self, part: WorkloadNight) -> WorkloadNight:
         problem = self.parts[part.name].problem(part)
-        if problem is None or part.bisect:
+        if problem is None or part.bisect or part.matter is not None:
             return part
         found = [other.culprit.sha for other in self.night.workloads if other.culprit is not None]
         return self.parts[part.name].search(part, problem, list(dict.fromkeys(found)))

@@ -64,23 +64,28 @@ def matter_of(problem: Problem, name: str, before: Remembered, tonight: CommitRe
     )
 
 
-def settle(
-    part: WorkloadNight, problem: Problem | None, before: Remembered, tonight: CommitRecord, untold: str = ""
-) -> WorkloadNight:
+def settle(part: WorkloadNight, problem: Problem | None, before: Remembered, tonight: CommitRecord) -> WorkloadNight:
     """`part` with its status, the reason for it, and what becomes of the matters that were open before.
 
     Args:
         part: everything measured; `matter` is that of `problem`.
-        untold: what could not be told, and why; empty where everything could.
+        problem: what is wrong.
+        before: what was remembered before the night.
+        tonight: the commit.
     """
-    gone = {matter.id for matter in before.matters if _is_gone(matter, part, problem, untold)}
+    gone = {matter.id for matter in before.matters if _is_gone(matter, part, problem)}
     matters = [
         matter.model_copy(update={"closed_by": tonight}) if matter.id in gone else matter
         for matter in before.matters
         if part.matter is None or matter.id != part.matter.id
     ]
     closed = [matter for matter in matters if matter.closed_by is not None]
-    status, reason = _status(part, problem, before, tonight, untold, closed)
+    status, reason = _status(part, problem, before, tonight, closed)
+    if problem is None and part.outcome is not None and len(closed) < len(matters):
+        status = "undecided"
+        reason = part.untold or "not seen tonight, but not looked at either: " + "; ".join(
+            matter.title for matter in matters if matter.closed_by is None
+        )
     main = part.matter
     if main is None and status == "fixed":
         main = closed[0]
@@ -93,15 +98,14 @@ def _status(
     problem: Problem | None,
     before: Remembered,
     tonight: CommitRecord,
-    untold: str,
     closed: list[Matter],
 ) -> tuple[str, str]:
     if problem is not None:
         return ("failed" if problem.kind == "failure" else "regressed"), problem.text
     if part.outcome is None:
         return "not-done", part.reason or "the budget was used up before it began"
-    if untold:
-        return "undecided", untold
+    if part.untold:
+        return "undecided", part.untold
     if closed:
         return "fixed", f"gone: {'; '.join(matter.title for matter in closed)}"
     if before.good is None and not part.comparison:
@@ -113,7 +117,7 @@ def _status(
     return "good", f"nothing is worse than at {part.good.commit.sha[:12]}"
 
 
-def _is_gone(matter: Matter, part: WorkloadNight, problem: Problem | None, untold: str) -> bool:
+def _is_gone(matter: Matter, part: WorkloadNight, problem: Problem | None) -> bool:
     """Whether the night saw that what `matter` is about is no longer so; what it did not look at may still be."""
     if problem is not None and problem.is_that_of(matter):
         return False
@@ -123,7 +127,7 @@ def _is_gone(matter: Matter, part: WorkloadNight, problem: Problem | None, untol
         return True
     if matter.kind == "metric":
         return bool(part.comparison)
-    return bool(part.ab) and not untold
+    return bool(part.ab) and not part.untold
 
 
 def share_matters(parts: Iterable[WorkloadNight], open_before: Iterable[Matter]) -> tuple[WorkloadNight, ...]:

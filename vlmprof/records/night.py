@@ -85,6 +85,8 @@ class WorkloadNight(Record):
     """Of tonight's problem; where there is none, the one that this night closes."""
     other_matters: tuple[Matter, ...] = ()
     """Also closed by this night, or still open, as tonight's problem hides whether they are gone."""
+    untold: str = ""
+    """What could not be told, and why: not comparable, times that are undecided."""
     not_done: tuple[str, ...] = ()
     """Parts that the budget left no time for: run, times, bisect."""
     notes: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -12,7 +12,9 @@ from vlmprof.errors import MachineError, UserError
 from vlmprof.records.figures import Record
 from vlmprof.records.run import RUN_SCHEMA, Run
 
-__all__ = ["dump_json", "read_run", "write_whole"]
+__all__ = ["dump_json", "read_document", "read_run", "write_whole"]
+
+R = TypeVar("R", bound=Record)
 
 
 def dump_json(document: Record, indent: int | None = 1) -> str:
@@ -54,26 +56,42 @@ def read_run(path: Path) -> Run:
     Raises:
         UserError: there is none, it is damaged, of another kind, or of a newer vlmprof (named).
     """
-    file = path / "run.json" if path.is_dir() else path
-    content = _read_json(file)
-    _check_schema(file, content, RUN_SCHEMA)
+    return read_document(path / "run.json" if path.is_dir() else path, Run, RUN_SCHEMA, "run record")
+
+
+def read_document(file: Path, kind: type[R], schema: str, what: str) -> R:
+    """The document in `file`.
+
+    Args:
+        file: where it is.
+        kind: its model.
+        schema: name and version of the newest form that `kind` reads.
+        what: how a person calls it, e.g. "run record".
+
+    Raises:
+        UserError: there is none, it is damaged, of another kind, or of a newer vlmprof (named).
+    """
+    content = _read_json(file, what)
+    _check_schema(file, content, schema)
     try:
-        return Run.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"'{file}' is not a whole run record: {where}: {first['msg']}") from None
+        raise UserError(f"'{file}' is not a whole {what}: {where}: {first['msg']}") from None
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path, what: str) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"there is no run record '{file}'") from None
+        raise UserError(f"there is no {what} '{file}'") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{file}' cannot be read: {error}") from None
     except json.JSONDecodeError as error:
         raise UserError(f"'{file}' is not valid JSON (line {error.lineno}): it is damaged or cut off") from None
+    except RecursionError:
+        raise UserError(f"'{file}' is not a vlmprof document: it is nested too deeply") from None
     if not isinstance(content, dict):
         raise UserError(f"'{file}' is not a vlmprof document")
     return content

@@ -1,4 +1,5 @@
-"""Is B worse than A: the same effective work?, statistics, attribution, change points over a history.
+"""Is B worse than A: the same effective work?, statistics over runs, which stage moved, and whether losses part.
 
-`vlmprof.compare.history` finds change points over many records in time. Nothing here imports torch.
+`compare(a, b, *, thresholds, allow=(), normalize="", band=None, labels=("A", "B")) -> Comparison` is pure, over
+sequences of run records; `run_ab` makes the runs of both sides, interleaved.
 """

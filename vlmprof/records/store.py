@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from vlmprof.errors import MachineError, UserError
+from vlmprof.records.comparison import COMPARISON_SCHEMA, Comparison
 from vlmprof.records.figures import Record
 from vlmprof.records.run import RUN_SCHEMA, Run
 
-__all__ = ["dump_json", "read_document", "read_run", "write_whole"]
+__all__ = ["dump_json", "read_comparison", "read_document", "read_run", "write_whole"]
 
 R = TypeVar("R", bound=Record)
 
@@ -105,3 +106,12 @@ def _check_schema(file: Path, content: dict[str, Any], wanted: str) -> None:
     number = found.partition("/")[2]
     if not number.isdecimal() or int(number) > int(version):
         raise UserError(f"'{file}' is {found}, newer than the {wanted} that this vlmprof reads: upgrade vlmprof")
+
+
+def read_comparison(path: Path) -> Comparison:
+    """The comparison in a file.
+
+    Raises:
+        UserError: there is none, it is damaged, of another kind, or of a newer vlmprof (named).
+    """
+    return read_document(path, Comparison, COMPARISON_SCHEMA, "comparison")

@@ -109,7 +109,8 @@ def load_suite(source: str) -> Suite:
     try:
         checked = _Content.model_validate(content)
     except ValidationError as error:
-        raise UserError(f"suite '{source}': {_complaint(error.errors(include_url=False)[0])}") from None
+        told = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+        raise UserError(f"suite '{source}': {_complaint(told[0])}") from None
     digest = hashlib.sha256()
     for name, entry in checked.workloads.items():
         try:

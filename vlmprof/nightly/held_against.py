@@ -60,5 +60,6 @@ def untold_times(ab: Comparison | None) -> str:
 
 
 def _words(row: Metric) -> str:
-    change = f" ({row.change:+.1%})" if row.change is not None else ""
-    return f"{row.title} is worse{change}: {row.reason}"
+    """Without the metric's own word for "exact": the night compares exactly, and that is what it is read for."""
+    change = f" {row.change:+.1%}" if row.change is not None else ""
+    return f"{row.title}{change} ({row.reason.removeprefix('deterministic, and ')})"

@@ -1,0 +1,156 @@
+"""The parts of one workload's night: train it on tonight's commit, hold it against the last good one, find who did it.
+
+Each part leaves its document in the workload's folder, and one that is there already is not done again.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlmprof.bisect.attempts import Watcher
+from vlmprof.bisect.history import Repository
+from vlmprof.bisect.symptoms import normalise
+from vlmprof.bisect.worktree import BlockedError
+from vlmprof.errors import MachineError, UserError
+from vlmprof.launch import run_workload
+from vlmprof.nightly.budget import Budget
+from vlmprof.nightly.probe import ProbeJob
+from vlmprof.nightly.search import Search, keep
+from vlmprof.nightly.state import Remembered, State
+from vlmprof.nightly.suite import SuiteWorkload
+from vlmprof.nightly.target import export
+from vlmprof.nightly.verdict import Problem, matter_of, of_failure
+from vlmprof.records.bisect import CommitRecord
+from vlmprof.records.night import WorkloadNight
+from vlmprof.records.run import Outcome, Run
+from vlmprof.records.store import read_run
+
+__all__ = ["Parts", "Setting"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all workloads of a night have in common."""
+
+    repository: Repository
+    tonight: CommitRecord
+    created: str
+    folder: Path
+    state: State
+    budget: Budget
+    say: Callable[[str], None]
+    watch: Watcher
+
+
+class Parts:
+    """One workload in one night."""
+
+    def __init__(self, setting: Setting, name: str, entry: SuiteWorkload, key: str, before: Remembered) -> None:
+        self.setting = setting
+        self.name = name
+        self.entry = entry
+        self.key = key
+        self.before = before
+        self.folder = setting.folder / name
+
+    def measure(self, part: WorkloadNight) -> WorkloadNight:
+        """Train on tonight's commit.
+
+        Raises:
+            BudgetError: there is no time for it.
+            KeyboardInterrupt: Ctrl-C or SIGTERM; nothing of it is left.
+        """
+        if part.outcome is not None:
+            return part
+        self.setting.budget.check()
+        began = time.monotonic()
+        self.setting.say(f"{self.name}: training at {self.setting.tonight.sha[:12]}")
+        try:
+            record, _ = self._train(self.setting.tonight.sha, self.folder / "run")
+        except MachineError as error:
+            return part.model_copy(update={"reason": str(error), "not_done": ("run",)})
+        except (BlockedError, UserError) as error:
+            told = str(error)
+            refused = Outcome(status="failed", failure_class="setup", signature=normalise(told), message=told)
+            return part.model_copy(update={"outcome": refused, "seconds": time.monotonic() - began})
+        facts = record.environment
+        return part.model_copy(
+            update={
+                "run": f"{self.name}/run",
+                "platform": facts.platform if facts else self.before.platform,
+                "outcome": record.outcome,
+                "seconds": time.monotonic() - began,
+            }
+        )
+
+    def problem(self, part: WorkloadNight) -> Problem | None:
+        """What is wrong, of all that was measured."""
+        return of_failure(part.outcome)
+
+    def search(self, part: WorkloadNight, problem: Problem, hints: Sequence[str]) -> WorkloadNight:
+        """Find the commit to blame. `hints`: culprits that other workloads found tonight.
+
+        Raises:
+            BudgetError: the time is used up; the next night goes on.
+            KeyboardInterrupt: Ctrl-C or SIGTERM; what was measured is kept.
+        """
+        matter = matter_of(problem, self.name, self.before, self.setting.tonight, self.setting.created)
+        part = part.model_copy(update={"matter": matter})
+        why_not = self._why_not(problem, matter.culprit)
+        if why_not or self.before.good is None:
+            return part.model_copy(update={"notes": (*part.notes, why_not)})
+        self.setting.budget.check()
+        began = time.monotonic()
+        good = matter.good or self.before.good
+        self.setting.say(
+            f"{self.name}: {problem.text}: bisecting {good.commit.sha[:12]}..{self.setting.tonight.sha[:12]}"
+        )
+        search = Search(
+            self.setting.repository, self.setting.state.bisect_folder(self.key), self.setting.budget, self.setting.watch
+        )
+        job = ProbeJob(name=self.name, entry=self.entry, kind=problem.kind)
+        ends = good.commit.sha, self.setting.tonight.sha
+        try:
+            done = search.between(*ends, job, self.entry.confirm, self.setting.created, hints)
+        except UserError as error:  # MachineError as well: this workload has no answer, the others go on
+            return part.model_copy(update={"notes": (*part.notes, f"not bisected: {error}")})
+        kept = keep(done, search.state, self.folder / "bisect")
+        if kept.answer is not None and kept.answer.kind == "found":
+            matter = matter.model_copy(update={"culprit": kept.answer.commits[0]})
+        return part.model_copy(
+            update={
+                "bisect": f"{self.name}/bisect/bisect.json",
+                "answer": kept.answer,
+                "matter": matter,
+                "seconds": part.seconds + time.monotonic() - began,
+            }
+        )
+
+    def _why_not(self, problem: Problem, culprit: CommitRecord | None) -> str:
+        """Why there is nothing to search; empty when there is."""
+        good = self.before.good
+        if not problem.searchable:
+            return "not bisected: a failure of this kind is hardly a commit's doing"
+        if culprit is not None:
+            return f"not bisected again: {culprit.sha[:12]} was found to have done it"
+        if good is None:
+            return "not bisected, as no good commit is known: name one with --bisect GOOD..BAD"
+        if good.commit.sha == self.setting.tonight.sha:
+            return f"not bisected: the same commit was good on {good.date[:10]}, so something else has changed"
+        return ""
+
+    def _train(self, commit: str, folder: Path) -> tuple[Run, Path]:
+        """The record of the workload on `commit`, made now or by the part of the night before it was interrupted."""
+        if (folder / "run.json").exists():
+            record = read_run(folder)
+            if record.outcome.status != "interrupted":
+                return record, folder
+        shutil.rmtree(folder, ignore_errors=True)
+        tree = export(self.setting.repository, commit, self.setting.state.trees)
+        record, _ = run_workload(self.entry.load(self.name), self.entry.options(tree, folder))
+        if record.outcome.status == "interrupted":
+            shutil.rmtree(folder, ignore_errors=True)
+            raise KeyboardInterrupt
+        return record, folder

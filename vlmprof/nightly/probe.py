@@ -1,0 +1,57 @@
+"""What a night's bisect tries at every commit, as a program of its own, which `bisect` starts, times and ends:
+
+    python -P -m vlmprof.nightly.probe JOB WORKTREE
+
+It does what the night did: trains the suite's workload with the checkout, and leaves the record in `$VLMPROF_OUT`; the
+same failure there is the same failure here. Ends with 0 (good), 1 (what is hunted is worse), 3 (training failed), 125
+(cannot be told).
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+from vlmprof.errors import Exit, UserError
+from vlmprof.launch import run_workload
+from vlmprof.nightly.suite import SuiteWorkload
+from vlmprof.records.figures import Record
+
+__all__ = ["ProbeJob", "main"]
+
+CANNOT_TELL = 125
+
+
+class ProbeJob(Record):
+    """What to try. Its file is named after its content, as measurements are kept by the command that made them."""
+
+    name: str
+    entry: SuiteWorkload
+    kind: Literal["failure", "metric", "time"]
+
+
+def main(job_file: Path, worktree: Path) -> int:
+    """Try it; returns the exit code."""
+    job = ProbeJob.model_validate_json(job_file.read_text(encoding="utf-8"))
+    out = Path(os.environ["VLMPROF_OUT"])
+    try:
+        return _train(job, worktree, out)
+    except UserError as error:
+        print(f"vlmprof: {error}", file=sys.stderr)
+        # where a failure is hunted, a checkout that is refused shows it or does not, as git bisect run has it
+        return int(error.exit_code) if job.kind == "failure" and error.exit_code == Exit.INPUT else CANNOT_TELL
+
+
+def _train(job: ProbeJob, worktree: Path, out: Path) -> int:
+    record, folder = run_workload(job.entry.load(job.name), job.entry.options(worktree, out))
+    if record.outcome.status == "interrupted":
+        return int(Exit.INTERRUPTED)
+    if record.outcome.status == "failed":
+        print(f"{record.outcome.failure_class}: {record.outcome.message} ({folder})")
+        return int(Exit.RUN_FAILED)
+    print(f"{len(record.steps)} steps, no failure")
+    return int(Exit.FINE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

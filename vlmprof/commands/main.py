@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from vlmprof.commands import bisect, diagnose, doctor, import_, nightly, report, run, schema, show
+from vlmprof.commands import bisect, diagnose, doctor, export, import_, nightly, report, run, schema, show
 from vlmprof.errors import Exit, UserError
 
 __all__ = ["app", "main"]
@@ -25,6 +25,7 @@ COMMANDS = (
     nightly.nightly,
     show.show,
     report.report,
+    export.export,
     diagnose.diagnose,
     doctor.doctor,
     schema.schema,

@@ -33,5 +33,5 @@ def report(
     from vlmprof.report.html import write_report
 
     target = output or Path("report.html")
-    write_report(found, target)
+    write_report(found, target, document if document.is_dir() else document.parent)
     print(f"report: {target}")

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from vlmprof.errors import UserError
 from vlmprof.records.bisect import BISECT_SCHEMA, Bisect
+from vlmprof.records.comparison import COMPARISON_SCHEMA, Comparison
 from vlmprof.records.figures import Record
+from vlmprof.records.night import NIGHT_SCHEMA, Night
 from vlmprof.records.run import RUN_SCHEMA, Run
 from vlmprof.records.store import read_document
 
@@ -13,9 +15,11 @@ __all__ = ["read_any"]
 
 KINDS: dict[str, tuple[type[Record], str, str]] = {
     "vlmprof.run": (Run, RUN_SCHEMA, "run record"),
+    "vlmprof.comparison": (Comparison, COMPARISON_SCHEMA, "comparison"),
+    "vlmprof.night": (Night, NIGHT_SCHEMA, "night"),
     "vlmprof.bisect": (Bisect, BISECT_SCHEMA, "bisect document"),
 }
-"""Kind -> its model, the newest schema that it reads, how a person calls it."""
+"""Kind -> its model, the newest schema that is read, how a person calls it."""
 FILES = ("result.json", "comparison.json", "bisect.json", "run.json")
 """What a folder is asked for, in order: a night's folder holds runs, too."""
 

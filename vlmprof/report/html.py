@@ -14,20 +14,30 @@ from typing import Any
 
 from vlmprof.errors import MachineError, UserError
 from vlmprof.records.bisect import Bisect
+from vlmprof.records.comparison import Comparison
+from vlmprof.records.documents import read_any
 from vlmprof.records.figures import Record
+from vlmprof.records.night import Night
 from vlmprof.records.run import Run
 from vlmprof.records.store import write_whole
 from vlmprof.report.bisect_page import bisect_page
+from vlmprof.report.comparison_page import comparison_page
+from vlmprof.report.night_page import Attached, attachments, night_page
 from vlmprof.report.page import Chart, Page
 from vlmprof.report.run_page import run_page
 
 __all__ = ["html_of", "page_of", "write_report"]
 
-PAGES: dict[type[Record], Callable[[Any], Page]] = {Run: run_page, Bisect: bisect_page}
+PAGES: dict[type[Record], Callable[[Any], Page]] = {Run: run_page, Bisect: bisect_page, Comparison: comparison_page}
 
 
-def write_report(document: Record, path: Path) -> None:
+def write_report(document: Record, path: Path, folder: Path | None = None) -> None:
     """Write the page of a document whole to `path`.
+
+    Args:
+        document: a run, comparison, bisect or night.
+        path: of the HTML file.
+        folder: where the documents of a night lie; default: beside `path`.
 
     Raises:
         UserError: there is no such folder, or `path` is one.
@@ -35,21 +45,39 @@ def write_report(document: Record, path: Path) -> None:
     """
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"'{path}' cannot be written: name a file in a folder that exists with -o")
-    write_whole(path, html_of(document))
+    attached = read_attached(document, folder or path.parent) if isinstance(document, Night) else {}
+    write_whole(path, html_of(document, attached))
 
 
-def page_of(document: Record) -> Page:
-    """What the report of a document says."""
+def read_attached(night: Night, folder: Path) -> Attached:
+    """The documents of a night by their paths; where one cannot be read, why."""
+    root = folder.resolve()
+    found: dict[str, Record | str] = {}
+    for name in attachments(night):
+        if not (root / name).resolve().is_relative_to(root):
+            found[name] = "its path leads out of the night's folder"
+            continue
+        try:
+            found[name] = read_any(root / name)
+        except UserError as error:
+            found[name] = str(error)
+    return found
+
+
+def page_of(document: Record, attached: Attached | None = None) -> Page:
+    """What the report of a document says; `attached` are the documents of a night."""
+    if isinstance(document, Night):
+        return night_page(document, attached or {})
     return PAGES[type(document)](document)
 
 
-def html_of(document: Record) -> str:
-    """The page of a document: HTML with styles, scripts and figures inside.
+def html_of(document: Record, attached: Attached | None = None) -> str:
+    """The page of a document: HTML with styles, scripts and figures inside. `attached`: the documents of a night.
 
     Raises:
         MachineError: plotly is missing.
     """
-    return render(page_of(document))
+    return render(page_of(document, attached))
 
 
 def render(page: Page) -> str:

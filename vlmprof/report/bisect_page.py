@@ -4,7 +4,8 @@ import shlex
 
 from vlmprof.records.bisect import Answer, Bisect, Probe
 from vlmprof.report.bisect import TITLES, answer_facts, duration, seconds_of
-from vlmprof.report.page import Block, Cell, Fact, Facts, Lines, Listing, Page, Prose, Section, Table, Tone
+from vlmprof.report.change_charts import Attempt, search_path
+from vlmprof.report.page import Block, Cell, Chart, Fact, Facts, Lines, Listing, Page, Prose, Section, Table, Tone
 
 __all__ = ["bisect_page"]
 
@@ -70,23 +71,41 @@ def _path(document: Bisect) -> Section:
         Cell(f"{probe.commit.sha[:12]}: {probe.warning}", "warn") for probe in document.probes if probe.warning
     )
     table = Table(
-        ("", "tried as", "commit", "date", "subject", "verdict", "reason", "time"),
+        ("", "verdict", "commit", "tried as", "subject", "reason", "date", "time"),
         rows,
         texts=frozenset({1, 2, 3, 4, 5, 6}),
     )
     blocks: tuple[Block, ...] = (table, Listing(warnings)) if warnings else (table,)
-    return Section("path", "Path of the search", blocks)
+    return Section("path", "Path of the search", (_path_chart(document), *blocks))
+
+
+def _path_chart(document: Bisect) -> Chart:
+    """Attempts from left to right, the commits that were tried by their dates from the bottom up."""
+    title = "Attempts in order, by the date of the commit tried"
+    probes = document.probes
+    if not probes:
+        return Chart("path-chart", title, absent="nothing was tried yet")
+    commits = {probe.commit.sha: probe.commit for probe in probes}
+    ordered = sorted(commits, key=lambda sha: commits[sha].date)
+    culprits = [one.sha for one in document.answer.commits] if document.answer is not None else []
+    attempts = [
+        Attempt(ordered.index(probe.commit.sha), probe.verdict, f"{probe.role}: {probe.commit.subject}")
+        for probe in probes
+    ]
+    marked = [ordered.index(sha) for sha in culprits if sha in commits]
+    note = "Oldest commit at the bottom; only commits that were tried. The dashed line is the answer."
+    return Chart("path-chart", title, search_path(attempts, [sha[:7] for sha in ordered], marked), note=note)
 
 
 def _attempt(number: int, probe: Probe) -> tuple[str | Cell, ...]:
     commit = probe.commit
     return (
         str(number),
-        probe.role,
-        commit.sha[:12],
-        commit.date[:10],
-        commit.subject,
         Cell(probe.verdict, VERDICTS[probe.verdict]),
+        commit.sha[:12],
+        probe.role,
+        commit.subject,
         probe.reason,
+        commit.date[:10],
         seconds_of(probe),
     )

@@ -13,16 +13,20 @@ from vlmprof.errors import MachineError
 from vlmprof.report.tree import depth_and_name
 
 __all__ = [
+    "COLOURS",
+    "LEGEND",
     "Bars",
     "Plot",
     "Series",
     "Titles",
-    "change_waterfall",
+    "graph_objects",
     "heat_map",
     "label",
     "lines",
+    "plain",
     "ranges_over_ranks",
     "tree_bars",
+    "with_rows",
 ]
 
 Plot = dict[str, Any]
@@ -51,6 +55,7 @@ COLOURS = {
     "total": "#64748b",
 }
 """Of the same brightness, so that they stand out on white and on black."""
+LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "traceorder": "normal"}
 ROW_PX = 26
 INDENT_PX = 12
 LETTER_PX = 6.6
@@ -82,7 +87,8 @@ def label(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def _plain(figure: Any) -> Plot:
+def plain(figure: Any) -> Plot:
+    """A plotly figure as a dictionary, without a template: the page has its own colours."""
     found: Plot = json.loads(figure.to_json())
     found.get("layout", {}).pop("template", None)
     return found
@@ -119,10 +125,10 @@ def tree_bars(stages: Sequence[str], parts: Bars, unit: str, marks: Bars | None 
             )
         )
     figure.update_layout(barmode="stack", bargap=0.25)
-    return _with_rows(figure, [depth_and_name(stage) for stage in stages], unit)
+    return with_rows(figure, [depth_and_name(stage) for stage in stages], unit)
 
 
-def _with_rows(figure: Any, rows: Sequence[tuple[int, str]], unit: str) -> Plot:
+def with_rows(figure: Any, rows: Sequence[tuple[int, str]], unit: str) -> Plot:
     """Row names, flush left and set in by depth, beside horizontal bars; the first row on top."""
     margin = max((depth * INDENT_PX + len(name) * LETTER_PX for depth, name in rows), default=0.0) + 14
     for number, (depth, name) in enumerate(rows):
@@ -140,11 +146,11 @@ def _with_rows(figure: Any, rows: Sequence[tuple[int, str]], unit: str) -> Plot:
     figure.update_layout(
         height=len(rows) * ROW_PX + 110,
         margin={"l": margin, "r": 16, "t": 8, "b": 44},
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "traceorder": "normal"},
+        legend=LEGEND,
     )
     figure.update_yaxes(range=[len(rows) - 0.5, -0.5], showticklabels=False, zeroline=False, showgrid=False)
     figure.update_xaxes(title={"text": unit, "standoff": 6}, automargin=True, nticks=6)
-    return _plain(figure)
+    return plain(figure)
 
 
 def ranges_over_ranks(rows: Sequence[tuple[str, float, float, float, int]], unit: str) -> Plot:
@@ -170,12 +176,12 @@ def ranges_over_ranks(rows: Sequence[tuple[str, float, float, float, int]], unit
                 x=[median for _, _, median, _, _ in rows],
                 mode="markers",
                 name="median",
-                marker={"symbol": "line-ns", "size": 14, "line": {"width": 3, "color": "#1d4ed8"}},
+                marker={"symbol": "line-ns", "size": 14, "line": {"width": 3, "color": "#f59e0b"}},
                 hovertemplate="median %{x:,.4g} " + unit + "<extra></extra>",
             ),
         ]
     )
-    return _with_rows(figure, [depth_and_name(stage) for stage, *_ in rows], unit)
+    return with_rows(figure, [depth_and_name(stage) for stage, *_ in rows], unit)
 
 
 class Series(NamedTuple):
@@ -208,11 +214,11 @@ def lines(series: Sequence[Series], titles: Titles, changes: Sequence[float] = (
         height=300,
         margin={"l": 48, "r": 16, "t": 8, "b": 44},
         showlegend=len(series) > 1,
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "traceorder": "normal"},
+        legend=LEGEND,
     )
     figure.update_xaxes(title=titles.column, automargin=True, nticks=8)
     figure.update_yaxes(title=titles.row, automargin=True, nticks=6)
-    return _plain(figure)
+    return plain(figure)
 
 
 def heat_map(rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], titles: Titles) -> Plot:
@@ -234,33 +240,4 @@ def heat_map(rows: Sequence[str], columns: Sequence[str], values: Sequence[Seque
     figure.update_layout(height=max(220, len(rows) * 22 + 120), margin={"l": 40, "r": 8, "t": 8, "b": 44})
     figure.update_xaxes(title=titles.column, type="category", automargin=True, nticks=16)
     figure.update_yaxes(title=titles.row, type="category", autorange="reversed", automargin=True)
-    return _plain(figure)
-
-
-def change_waterfall(rows: Sequence[tuple[str, float]], start: tuple[str, float], end: str, unit: str) -> Plot:
-    """From `start` by the changes of `rows` to the end: what explains a difference."""
-    go = graph_objects()
-    names = [start[0], *(name for name, _ in rows), end]
-    figure = go.Figure(
-        go.Waterfall(
-            orientation="h",
-            y=list(range(len(names))),
-            x=[start[1], *(change for _, change in rows), 0],
-            measure=["absolute", *("relative" for _ in rows), "total"],
-            customdata=[label(name) for name in names],
-            increasing={"marker": {"color": COLOURS["worse"]}},
-            decreasing={"marker": {"color": COLOURS["better"]}},
-            totals={"marker": {"color": COLOURS["total"]}},
-            connector={"line": {"width": 1, "color": "#94a3b8"}},
-            hovertemplate="%{customdata}<br>%{delta:+,.4g} " + unit + "<extra></extra>",
-        )
-    )
-    reached, level = [start[1]], start[1]
-    for _, change in rows:
-        level += change
-        reached.append(level)
-    low, high = min(reached), max(reached)
-    room = max((high - low) * 0.15, high * 0.002)
-    figure.update_xaxes(range=[max(0.0, low - room) if low >= 0 else low - room, high + room])
-    figure.update_layout(showlegend=False)
-    return _with_rows(figure, [(0, name) for name in names], unit)
+    return plain(figure)

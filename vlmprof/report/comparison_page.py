@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from vlmprof.records.comparison import Comparison, MemoryChange, Metric, Side
 from vlmprof.records.figures import Figure
-from vlmprof.report.charts import change_waterfall
+from vlmprof.report.change_charts import change_waterfall
 from vlmprof.report.page import Block, Cell, Chart, Fact, Facts, Listing, Page, Prose, Section, Table, Tone
 from vlmprof.report.run_time import show
 from vlmprof.sizes import show_bytes

@@ -76,6 +76,8 @@ def _headline(run: Run) -> Facts:
         Fact(RATES.get(name, name.replace("_", " ")), *value_and_note(measured))
         for name, measured in run.throughput.items()
     ]
+    if all(fact.value == "absent" for fact in facts):
+        facts = [Fact("step time and throughput", "absent", facts[0].note if facts else "no step was completed")]
     memory = run.memory
     facts.append(
         Fact("peak memory", *value_and_note(memory.peak))

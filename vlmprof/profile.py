@@ -31,6 +31,7 @@ from vlmprof.stages.hookpoints import HOOK_POINTS, find_places, missing_stages, 
 from vlmprof.stages.hooks import Hooks, observe, staged
 from vlmprof.stages.memory import MemoryCounter
 from vlmprof.stages.recorder import Recorder
+from vlmprof.stages.spans import SpanSampler
 from vlmprof.stages.tree import Range
 
 __all__ = ["Profile", "attach"]
@@ -79,6 +80,7 @@ class Profile:
         self.places = places = find_places(models, optimizer)
         self._hooks = Hooks(self.recorder, places)
         self._counting = Counting(models, optimizer, places, self.recorder, counter or MemoryCounter())
+        self._sampler = SpanSampler()
         self._schedule = iter(schedule)
         self._indices = count()
         self._collecting = gc.isenabled()
@@ -130,6 +132,7 @@ class Profile:
         planned, ranges, memory = self.planned, [], None
         if planned.kind == "spanned":
             events = self.recorder.end_step()
+            facts |= self._sampler.facts(events, self.recorder.ranges, self.clock.milliseconds, planned.warmup)
             self._hooks.remove()
             for range_id, time in attribute(events, self.clock.milliseconds).items():
                 range_ = self.recorder.ranges[range_id]

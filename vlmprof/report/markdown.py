@@ -1,0 +1,120 @@
+"""Any document as Markdown, for pull requests and issues: the answer first, long tables folded.
+
+Texts of a document are untrusted: pipes, tags, mentions and links in them are made harmless.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vlmprof.errors import UserError
+from vlmprof.records.bisect import Bisect
+from vlmprof.records.figures import Record
+from vlmprof.records.run import Run
+from vlmprof.records.store import write_whole
+from vlmprof.report.bisect import to_markdown as bisect_markdown
+from vlmprof.report.page import Block, Cell, Chart, Facts, Lines, Listing, Prose, Table
+from vlmprof.report.run_page import run_page
+
+__all__ = ["escaped", "markdown_of", "write_markdown"]
+
+
+def write_markdown(document: Record, path: Path) -> None:
+    """Write the Markdown of a document whole to `path`.
+
+    Raises:
+        UserError: there is no such folder, or `path` is one.
+        MachineError: the disk is full.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"'{path}' cannot be written: name a file in a folder that exists with -o")
+    write_whole(path, markdown_of(document))
+
+
+def markdown_of(document: Record) -> str:
+    """A document as Markdown."""
+    return FORMS[type(document)](document)
+
+
+SHOWN = ("failure", "findings", "time", "memory", "ranks", "experts")
+"""Sections of a run's page that a pull request gets."""
+
+
+def run_markdown(run: Run) -> str:
+    """Headline, failure and findings open; tables folded."""
+    page = run_page(run)
+    parts = [f"## {escaped(page.title)}: {escaped(page.badge.text)}"]
+    parts.append("\n".join(f"- {name}: {escaped(text)}" for name, text in page.about))
+    parts += [_block(block) for block in page.summary]
+    for section in page.sections:
+        if section.anchor in SHOWN:
+            told = [text for block in section.blocks if (text := _block(block))]
+            parts += [f"### {section.title}", *told] if told else []
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _block(block: Block) -> str:
+    """One block; empty for what is folded even on a page."""
+    match block:
+        case Facts():
+            head = [escaped(fact.label) for fact in block.items]
+            values = [escaped(f"{fact.value} ({fact.note})" if fact.note else fact.value) for fact in block.items]
+            return _rows(["figure", "value"], zip(head, values, strict=True), numbers=[])
+        case Prose():
+            return escaped(block.text)
+        case Listing():
+            return "\n".join(f"- {_cell(item)}" for item in block.items)
+        case Lines():
+            return _fenced("\n".join(block.lines))
+        case Table():
+            return "" if block.folded else _table(block)
+        case Chart():
+            return _chart(block)
+
+
+def _chart(chart: Chart) -> str:
+    if chart.absent or chart.numbers is None:
+        return f"{escaped(chart.title)}: absent: {escaped(chart.absent)}" if chart.absent else ""
+    note = f"\n\n{escaped(chart.note)}" if chart.note else ""
+    return f"<details><summary>{escaped(chart.title)}</summary>\n\n{_table(chart.numbers)}{note}\n\n</details>"
+
+
+def _table(table: Table) -> str:
+    numbers = [index for index in range(len(table.columns)) if index not in table.texts]
+    return _rows(table.columns, (map(_cell, row) for row in table.rows), numbers)
+
+
+def _rows(columns: Any, rows: Any, numbers: list[int]) -> str:
+    line = ["---:" if index in numbers else "---" for index in range(len(columns))]
+    lines = [" | ".join(map(escaped, columns)), " | ".join(line), *(" | ".join(row) for row in rows)]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _cell(cell: str | Cell) -> str:
+    return escaped(cell.text if isinstance(cell, Cell) else cell)
+
+
+_SPECIAL = re.compile(r"([\\`*_\[\]|~])")
+
+
+def escaped(text: str) -> str:
+    """Plain text on one line: no Markdown, no tags, no mention of anybody, no link made of it."""
+    line = " ".join(text.split(" ")).replace("\r", " ").replace("\n", " ")
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = _SPECIAL.sub(r"\\\1", line)
+    return re.sub(r"([@#]|(?:https?|ftp):|www\.)(?=\S)", lambda match: match[0][:-1] + _entity(match[0][-1]), line)
+
+
+def _entity(letter: str) -> str:
+    return f"&#{ord(letter)};"
+
+
+def _fenced(text: str) -> str:
+    """A code block whose fence is longer than any in it."""
+    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+FORMS: dict[type[Record], Callable[[Any], str]] = {Run: run_markdown, Bisect: bisect_markdown}

@@ -5,7 +5,20 @@ from collections.abc import Sequence
 
 import typer
 
-from vlmprof.commands import bisect, diagnose, doctor, export, import_, nightly, report, run, schema, show
+from vlmprof.commands import (
+    baseline,
+    bisect,
+    diagnose,
+    doctor,
+    export,
+    history,
+    import_,
+    nightly,
+    report,
+    run,
+    schema,
+    show,
+)
 from vlmprof.errors import Exit, UserError
 
 __all__ = ["app", "main"]
@@ -21,6 +34,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     run.run,
+    history.history,
     bisect.bisect,
     nightly.nightly,
     show.show,
@@ -32,6 +46,7 @@ COMMANDS = (
 )
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(baseline.baseline)
 app.add_typer(import_.import_)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vlmprof.bisect.attempts import Watcher
 from vlmprof.bisect.history import Repository
-from vlmprof.errors import UserError
+from vlmprof.errors import MachineError, UserError
 from vlmprof.launch.children import stop_on_sigterm
 from vlmprof.nightly.budget import Budget, BudgetError
 from vlmprof.nightly.parts import Parts, Setting
@@ -24,6 +24,7 @@ from vlmprof.nightly.verdict import after, matter_of, settle, share_matters
 from vlmprof.records.night import NIGHT_SCHEMA, Good, Night, NightTarget, WorkloadNight
 from vlmprof.records.run import Run
 from vlmprof.records.store import dump_json, read_document, read_run, write_whole
+from vlmprof.report.html import write_report
 
 __all__ = ["Asked", "spend_night"]
 
@@ -163,9 +164,17 @@ class _Night:
             self._remember()
         self.night = self.night.model_copy(update={"finished": datetime.now(UTC).isoformat(timespec="seconds")})
         write_whole(self.folder / "summary.md", summary(self.night))
+        self._report()
         self._write(*self.night.workloads)
         shutil.rmtree(self.state.trees, ignore_errors=True)
         return self.night
+
+    def _report(self) -> None:
+        """The page; without what draws it the night is no worse, and says so."""
+        try:
+            write_report(self.night, self.folder / "report.html")
+        except MachineError as error:
+            self.setting.say(f"no report.html: {error}")
 
     def _known(self, name: str) -> Remembered:
         return self.before.workloads.get(self.keys[name], Remembered())

@@ -14,7 +14,7 @@ from vlmprof.bisect.attempts import Watcher
 from vlmprof.bisect.history import Repository
 from vlmprof.bisect.symptoms import normalise
 from vlmprof.bisect.worktree import BlockedError
-from vlmprof.errors import MachineError, UserError
+from vlmprof.errors import MachineError, NoAnswerError, UserError
 from vlmprof.launch import run_workload
 from vlmprof.nightly.budget import Budget
 from vlmprof.nightly.held_against import exactly, of_metrics, of_times
@@ -24,7 +24,7 @@ from vlmprof.nightly.state import Remembered, State
 from vlmprof.nightly.suite import SuiteWorkload
 from vlmprof.nightly.target import export
 from vlmprof.nightly.verdict import Problem, matter_of, of_failure
-from vlmprof.records.baseline import NoBaselineError, find_baseline
+from vlmprof.records.baseline import find_baseline
 from vlmprof.records.bisect import CommitRecord
 from vlmprof.records.comparison import COMPARISON_SCHEMA, Comparison
 from vlmprof.records.night import Good, WorkloadNight
@@ -113,7 +113,7 @@ class Parts:
         if self.before.good is None:
             try:
                 return find_baseline(None, tonight).runs, "baseline"
-            except NoBaselineError:
+            except NoAnswerError:
                 return (), ""
         return [read_run(self._good_record(self.before.good))], f"last good {self.before.good.commit.sha[:12]}"
 

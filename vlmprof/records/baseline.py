@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import os
 import re
-import statistics
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from importlib import resources
@@ -17,36 +16,30 @@ from typing import Annotated
 
 from pydantic import Field, computed_field
 
-from vlmprof.errors import Exit, MachineError, UserError
+from vlmprof.errors import MachineError, NoAnswerError, UserError
 from vlmprof.records.figures import Record
-from vlmprof.records.metrics import metrics_of
 from vlmprof.records.run import Run
 from vlmprof.records.slim import differences_beneath, fingerprint, refuse_unfit, slim, tested_state
 from vlmprof.records.store import dump_json, read_document, write_whole
 
 __all__ = [
     "BASELINE_SCHEMA",
-    "Band",
     "Baseline",
     "Dropped",
     "Entry",
-    "NoBaselineError",
     "add",
-    "band",
     "baseline_path",
     "default_store",
     "drop",
     "find_baseline",
     "list_baselines",
+    "select_baselines",
 ]
 
 BASELINE_SCHEMA = "vlmprof.baseline/1"
 
 
-class NoBaselineError(UserError):
-    """The store is in order but holds nothing to judge this run by. Exit code 4."""
-
-    exit_code = Exit.NO_ANSWER
+HOW = "accept runs that are good with vlmprof baseline add RUN... --why TEXT"
 
 
 class Dropped(Record):
@@ -96,15 +89,6 @@ class Baseline(Record):
         return differences_beneath(self.runs)
 
 
-class Band(Record):
-    """How much one metric of one run differs from that of the next when nothing has changed (A/A)."""
-
-    metric: str
-    relative_deviation: float
-    """Standard deviation of the runs' values over their mean."""
-    runs: int
-
-
 def default_store() -> Path:
     """The folder that is written to where none is named: `baselines` in the working folder."""
     return Path("baselines")
@@ -136,7 +120,7 @@ def find_baseline(store: Path | None, run: Run) -> Baseline:
         run: its platform and workload are looked up.
 
     Raises:
-        NoBaselineError: there is none yet.
+        NoAnswerError: there is none yet.
         UserError: there is no such folder, or the document is damaged, of a newer vlmprof, or of another workload.
     """
     if store is not None and not store.is_dir():
@@ -146,9 +130,8 @@ def find_baseline(store: Path | None, run: Run) -> Baseline:
         if path.is_file() and (found := _read(path, run)).kept:
             return found
     where = f"'{store or default_store()}'"
-    raise NoBaselineError(
-        f"there is no baseline of {run.workload.name} {run.workload.hash} on {_platform(run)} in {where}: "
-        "accept runs that are good with vlmprof baseline add RUN... --why TEXT"
+    raise NoAnswerError(
+        f"there is no baseline of {run.workload.name} {run.workload.hash} on {_platform(run)} in {where}: {HOW}"
     )
 
 
@@ -165,6 +148,27 @@ def list_baselines(store: Path | None = None) -> dict[Path, Baseline]:
         for file in sorted(folder.glob("*/*.json")):
             found.setdefault(file.relative_to(folder), file)
     return {file: _read(file) for file in found.values()}
+
+
+def select_baselines(store: Path | None, name: str = "") -> dict[Path, Baseline]:
+    """Those of `list_baselines` whose file is `name`, or whose workload, hash or platform it is; empty: all.
+
+    Raises:
+        UserError: there is none, or as `list_baselines`.
+        NoAnswerError: the store is empty.
+    """
+    every = list_baselines(store)
+    if not every:
+        raise NoAnswerError(f"'{store or default_store()}' holds no baseline: {HOW}")
+    found = {
+        path: one
+        for path, one in every.items()
+        if name in ("", str(path), path.stem, one.workload, one.hash, one.platform)
+    }
+    if not found:
+        names = ", ".join(f"{path.parent.name}/{path.stem}" for path in every)
+        raise UserError(f"there is no baseline '{name}': there are {names}")
+    return found
 
 
 def add(store: Path, runs: Sequence[Run], who: str, why: str, now: datetime) -> Baseline:
@@ -195,8 +199,8 @@ def add(store: Path, runs: Sequence[Run], who: str, why: str, now: datetime) -> 
     return after
 
 
-def drop(store: Path, entry: str, who: str, why: str, now: datetime) -> Baseline:
-    """Mark the entry whose id begins with `entry` as dropped. Returns the baseline as it was written.
+def drop(store: Path, entry: str, who: str, why: str, now: datetime) -> tuple[Path, Baseline]:
+    """Mark the entry whose id begins with `entry` as dropped. Returns the file and the baseline as it was written.
 
     Raises:
         UserError: there is none, there are several, or `why` is empty.
@@ -206,7 +210,7 @@ def drop(store: Path, entry: str, who: str, why: str, now: datetime) -> Baseline
         raise UserError("say why this run no longer counts: --why TEXT")
     found = [
         file
-        for file, baseline in list_baselines(store).items()
+        for file, baseline in select_baselines(store).items()
         for one in baseline.kept
         if entry and one.id.startswith(entry)
     ]
@@ -222,21 +226,7 @@ def drop(store: Path, entry: str, who: str, why: str, now: datetime) -> Baseline
         )
         after = before.model_copy(update={"entries": entries})
         write_whole(found[0], _text(after))
-    return after
-
-
-def band(baseline: Baseline) -> dict[str, Band]:
-    """Metric -> its A/A band over the runs that count: sample standard deviation of one value a run, over the mean.
-    Metrics that fewer than two runs have, or that are 0 in the mean, are left out."""
-    values: dict[str, list[float]] = {}
-    for run in baseline.runs:
-        for name, value in metrics_of(run).items():
-            values.setdefault(name, []).append(value)
-    return {
-        name: Band(metric=name, relative_deviation=statistics.stdev(own) / statistics.fmean(own), runs=len(own))
-        for name, own in values.items()
-        if len(own) > 1 and statistics.fmean(own)
-    }
+    return found[0], after
 
 
 def _shipped() -> Path:

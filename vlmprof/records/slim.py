@@ -5,10 +5,13 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vlmprof.errors import UserError
 from vlmprof.records.run import Run
+
+if TYPE_CHECKING:
+    from vlmprof.records.summary import Summary
 
 __all__ = ["MIN_STEPS", "differences_beneath", "fingerprint", "refuse_unfit", "slim", "tested_state"]
 
@@ -44,7 +47,7 @@ def fingerprint(run: Run) -> str:
     return hashlib.sha256(json.dumps(times).encode()).hexdigest()[:12]
 
 
-def tested_state(run: Run) -> str:
+def tested_state(run: "Run | Summary") -> str:
     """What was measured: the commit of the Megatron checkout, or `megatron-core==X` of a release; empty if unknown."""
     package = run.environment.packages.get("megatron-core") if run.environment else None
     if package is None:

@@ -22,7 +22,7 @@ from vlmprof.nightly.probe import ProbeJob
 from vlmprof.nightly.search import Search, keep
 from vlmprof.nightly.state import Remembered, State
 from vlmprof.nightly.suite import SuiteWorkload
-from vlmprof.nightly.target import export
+from vlmprof.nightly.target import export, tree_of
 from vlmprof.nightly.verdict import Problem, matter_of, of_failure
 from vlmprof.records.baseline import find_baseline
 from vlmprof.records.bisect import CommitRecord
@@ -76,7 +76,8 @@ class Parts:
         except MachineError as error:
             return part.model_copy(update={"reason": str(error), "not_done": ("run",)})
         except (BlockedError, UserError) as error:
-            told = str(error)
+            # the folder names the commit: without it the same refusal reads the same in every night
+            told = str(error).replace(str(tree_of(self.setting.state.trees, self.setting.tonight.sha)), "CHECKOUT")
             refused = Outcome(status="failed", failure_class="setup", signature=normalise(told), message=told)
             return part.model_copy(update={"outcome": refused, "seconds": time.monotonic() - began})
         facts = record.environment

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from vlmprof.commands import bisect, diagnose, doctor, import_, run, schema, show
+from vlmprof.commands import bisect, compare, diagnose, doctor, import_, run, schema, show
 from vlmprof.errors import Exit, UserError
 
 __all__ = ["app", "main"]
@@ -19,7 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (run.run, bisect.bisect, show.show, diagnose.diagnose, doctor.doctor, schema.schema):
+for command in (run.run, compare.compare, bisect.bisect, show.show, diagnose.diagnose, doctor.doctor, schema.schema):
     app.command()(command)
 app.add_typer(import_.import_)
 

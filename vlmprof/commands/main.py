@@ -8,6 +8,7 @@ import typer
 from vlmprof.commands import (
     baseline,
     bisect,
+    compare,
     diagnose,
     doctor,
     export,
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     run.run,
+    compare.compare,
     history.history,
     bisect.bisect,
     nightly.nightly,

@@ -20,7 +20,8 @@ WORKFLOWS = ROOT / ".github" / "workflows"
 GH = """
 import json, pathlib, sys
 calls = pathlib.Path({calls!r})
-body = next((pathlib.Path(word.partition("=")[2]).read_text() for word in sys.argv if word.startswith("--body-file")), "")
+files = [pathlib.Path(word.partition("=")[2]) for word in sys.argv if word.startswith("--body-file")]
+body = files[0].read_text() if files else ""
 with calls.open("a") as file:
     file.write(json.dumps([sys.argv[1:], body]) + "\\n")
 if sys.argv[1:3] == ["issue", "list"]:

@@ -254,15 +254,15 @@ def holm(p: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 def runs_needed(change: float, error: float, threshold: float, level: float) -> int:
-    """Runs a side that decide with a probability of 90 %, if the change is what it seems to be.
+    """Runs a side that decide with a probability of 90 %.
 
-    Normal approximation: n = 2 ((z_level + z_power) error / distance)^2, the distance being from 0 for a change beyond
-    the threshold (to be told from noise), and from the change to the threshold for one within it (for the interval to
-    lie within).
+    Normal approximation: n = 2 ((z_level + z_power) error / distance)^2. A change that looks larger than the threshold
+    is taken for what it seems: its distance is that from 0, at the level of the test. A smaller one is taken for none:
+    its distance is the threshold, which a 95 % interval about 0 must not reach.
     """
     from scipy import special
 
     beyond = abs(change) > threshold
-    distance = abs(change) if beyond else threshold - abs(change)
-    quantile = -special.ndtri(level if beyond else LEVEL / 2) + special.ndtri(POWER)
-    return math.ceil(2 * (float(quantile) * error / max(distance, 1e-12)) ** 2) + 1
+    quantile = -float(special.ndtri(level if beyond else LEVEL / 2)) + float(special.ndtri(POWER))
+    distance = max(abs(change), threshold)
+    return math.ceil(2 * (quantile * error / distance) ** 2) + 1

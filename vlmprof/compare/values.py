@@ -60,16 +60,16 @@ def _flops(run: Run) -> Measured | None:
 
 METRICS: tuple[MetricRow, ...] = (
     MetricRow("device_busy_ms", "device busy", _device("busy_ms"), "traced", per_token=True),
-    MetricRow("exposed_ms", "exposed communication", _device("exposed_ms"), "traced", per_token=True),
+    MetricRow("exposed_ms", "exposed comms", _device("exposed_ms"), "traced", per_token=True),
     MetricRow("flops", "FLOPs", _flops, "plain", per_token=True),
     MetricRow("memory_peak", "peak memory", _memory("peak"), "counted"),
-    MetricRow("memory_held_after", "memory held after a step", _memory("held_after"), "counted"),
+    MetricRow("memory_held_after", "memory after a step", _memory("held_after"), "counted"),
     MetricRow("saved_activations", "saved activations", _memory("saved_activations"), "counted"),
     MetricRow("parameter_bytes", "parameters", _memory("parameters"), "counted"),
     MetricRow("gradient_bytes", "gradients", _memory("gradients"), "counted"),
     MetricRow("optimizer_bytes", "optimizer state", _memory("optimizer_state"), "counted"),
-    MetricRow("host_rss", "host memory (RSS)", _memory("host_rss"), "counted"),
-    MetricRow("dispatcher_bytes", "bytes sent by the dispatcher", _router("bytes_sent"), "counted", per_token=True),
+    MetricRow("host_rss", "host memory", _memory("host_rss"), "counted"),
+    MetricRow("dispatcher_bytes", "dispatcher bytes", _router("bytes_sent"), "counted", per_token=True),
     MetricRow("dropped_tokens", "dropped tokens", _router("dropped_tokens"), "counted", per_token=True),
 )
 """Every metric besides the step time. Rates (tokens/s, TFLOP/s, MFU) are the step time again and are not judged

@@ -14,7 +14,8 @@ Huber's: v = sum(psi^2) / sum(psi')^2 n / (n - 1), psi = (x - mu) (1 - u^2)^2 (H
 **Test** T = (mu_b - mu_a) / sqrt(v_a + v_b), by permutation of the runs between the sides: exact whatever the
 distribution is, where A and B differ in nothing (Chung & Romano, Annals of Statistics 41, 2013, on why T must be
 studentized). All arrangements where there are at most `ARRANGEMENTS`, else that many random ones (a fixed seed). Too
-few runs to reach the level that way: Welch's t on the means. So many that permuting is idle: Student's t for T.
+few runs, or too small a level, to be reached that way: Welch's t on the means, which outliers make blind but not
+false. So many that permuting is idle: Student's t for T.
 """
 
 import math
@@ -33,6 +34,8 @@ Array = npt.NDArray[np.float64]
 ARRANGEMENTS = 4999
 FIRST_ARRANGEMENTS = 499
 """Enough to see that a p-value is far from any level."""
+RESOLVED = 10
+"""Arrangements at least as extreme that a p-value at the level must still rest on, were they drawn at random."""
 MANY = 80
 """Runs of both sides together from which on Student's t stands for the permutations."""
 FEW = 6
@@ -114,7 +117,8 @@ def interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | No
 def _two_samples(x: Array, y: Array, level: float) -> Evidence:
     found, welch = _estimate(x, y), _welch(x, y)
     p = {**welch.p, **_mann_whitney(x, y)}
-    if found.decided_by == "welch" or _least_p(len(x), len(y)) > level / 2:
+    least = max(_least_p(len(x), len(y)), RESOLVED / ARRANGEMENTS)
+    if found.decided_by == "welch" or least > level:
         return replace(welch, p=p)
     if len(x) + len(y) > MANY:
         return replace(found, p={**found.p, **p})

@@ -115,26 +115,33 @@ def _by_batch(run: Run) -> dict[int, float]:
     return {step.batch: step.ms for step in run.steps if step.kind == "plain" and not step.warmup}
 
 
-def figure_values(runs: Sequence[Run], row: MetricRow, paired: bool) -> tuple[list[Figure | None], bool]:
+def figure_values(
+    runs: Sequence[Run], row: MetricRow, batches: Sequence[Sequence[int]]
+) -> tuple[list[Figure | None], bool]:
     """Each run's figure, None where it lacks it; and whether all of them are of the same batches.
 
-    With `paired`, a figure is the median of its samples over the batches that all runs share.
+    A figure is the median of its samples over the batches that all runs share.
+
+    Args:
+        runs: of both sides.
+        row: what to read.
+        batches: of each run, which batch each sample of `row.kind` belongs to; empty where numbers of batches do not
+            mean the same in all runs.
     """
     told = [measured if isinstance(measured := row.read(run), Figure) else None for run in runs]
-    having = [run for run, measured in zip(runs, told, strict=True) if measured is not None]
-    shared = set(shared_batches(having, row.kind)) if paired else set()
-    if not shared or any(
-        len(batches_of(run, row.kind)) != len(m.samples) for run, m in zip(runs, told, strict=True) if m
-    ):
+    having = [own for own, measured in zip(batches, told, strict=True) if measured is not None]
+    shared = set(having[0]).intersection(*having[1:]) if having else set()
+    if not shared or any(len(own) != len(m.samples) for own, m in zip(batches, told, strict=True) if m):
         return list(told), False
-    return [measured and _over(run, measured, row.kind, shared) for run, measured in zip(runs, told, strict=True)], True
+    return [measured and _over(measured, own, shared) for measured, own in zip(told, batches, strict=True)], True
 
 
-def _over(run: Run, measured: Figure, kind: StepKind, shared: Collection[int]) -> Figure:
-    pairs = zip(batches_of(run, kind), measured.samples, strict=True)
-    return measured.model_copy(
-        update={"value": statistics.median(sample for batch, sample in pairs if batch in shared)}
-    )
+def _over(measured: Figure, batches: Sequence[int], shared: Collection[int]) -> Figure:
+    if len(batches) == len(shared):
+        kept: Sequence[float] = measured.samples
+    else:
+        kept = [sample for batch, sample in zip(batches, measured.samples, strict=True) if batch in shared]
+    return measured.model_copy(update={"value": statistics.median(kept)})
 
 
 def check_numbers(run: Run, where: str) -> None:

@@ -208,5 +208,5 @@ def _rank_table(run: Run) -> Table:
         return show_bytes(value) if name.endswith("bytes") else f"{value:,.1f}"
 
     rows = tuple((f"{r.rank}", r.host, *(cell(name, getattr(r, name)) for name in RANK_COLUMNS)) for r in run.ranks)
-    caption = "Means a step. What makes a rank slow stands on the left of grad_sync, where the others wait for it."
+    caption = "Means a step. A rank that waits for a slower one does so in grad_sync."
     return Table(("rank", "host", *RANK_COLUMNS.values()), rows, caption=caption, texts=frozenset({0, 1}))

@@ -5,7 +5,21 @@ from collections.abc import Sequence
 
 import typer
 
-from vlmprof.commands import bisect, diagnose, doctor, export, import_, nightly, report, run, schema, show
+from vlmprof.commands import (
+    baseline,
+    bisect,
+    compare,
+    diagnose,
+    doctor,
+    export,
+    history,
+    import_,
+    nightly,
+    report,
+    run,
+    schema,
+    show,
+)
 from vlmprof.errors import Exit, UserError
 
 __all__ = ["app", "main"]
@@ -21,6 +35,8 @@ app = typer.Typer(
 )
 COMMANDS = (
     run.run,
+    compare.compare,
+    history.history,
     bisect.bisect,
     nightly.nightly,
     show.show,
@@ -32,6 +48,7 @@ COMMANDS = (
 )
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(baseline.baseline)
 app.add_typer(import_.import_)
 
 

@@ -16,7 +16,7 @@ def nightly(
     target: Annotated[
         str, typer.Option(metavar="PATH|URL", help="The git repository under test; default: Megatron-LM's.")
     ] = "",
-    ref: Annotated[str, typer.Option(metavar="REF", help="Its branch, tag or commit.")] = "main",
+    ref: Annotated[str, typer.Option(metavar="REF", help="Its branch, tag or commit; default: main.")] = "",
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="What is remembered from night to night lies here.")
     ] = None,
@@ -36,13 +36,13 @@ def nightly(
 
     Interrupted, the same command goes on."""
     from vlmprof.nightly import Asked, State, default_state, load_suite, spend_night
-    from vlmprof.nightly.target import DEFAULT_TARGET
+    from vlmprof.nightly.target import DEFAULT_REF, DEFAULT_TARGET
     from vlmprof.records.store import dump_json
     from vlmprof.report.bisect import BisectProgress
 
     if budget is not None and not budget > 0:
         raise UserError("--budget takes minutes, a number above 0")
-    asked = Asked(load_suite(suite), target or DEFAULT_TARGET, ref, bisect, budget, out)
+    asked = Asked(load_suite(suite), target or DEFAULT_TARGET, ref or DEFAULT_REF, bisect, budget, out)
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

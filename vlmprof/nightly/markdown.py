@@ -4,16 +4,16 @@ import re
 
 __all__ = ["code", "plain"]
 
-ACTIVE = re.compile(r"([\\`*_{}\[\]()<>#|~!-])")
+ACTIVE = re.compile(r"([\\`*_\[\]<>#|~&])")
+AUTOLINKED = re.compile(r"@(?=\w)|#(?=\d)|GH-(?=\d)|(?<=https)(?=:)|(?<=http)(?=:)|(?<=www)(?=\.)")
 ZERO_WIDTH = "\u200b"
 
 
 def plain(text: str, limit: int = 300) -> str:
-    """One line, every sign with a meaning escaped; names nobody (@somebody), links nowhere (#1, https:, www.)."""
+    """One line, every sign with a meaning escaped; it calls nobody (@somebody) and links nowhere (#1, https:, www.)."""
     line = " ".join(text.split())
     line = line if len(line) <= limit else line[: limit - 1] + "…"
-    inert = re.sub(r"@(?=\w)|(?<=https)(?=:)|(?<=http)(?=:)|(?<=www)(?=\.)", lambda match: match[0] + ZERO_WIDTH, line)
-    return ACTIVE.sub(r"\\\1", inert)
+    return ACTIVE.sub(r"\\\1", AUTOLINKED.sub(lambda match: match[0] + ZERO_WIDTH, line))
 
 
 def code(text: str, limit: int = 300) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vlmprof.bisect.attempts import Watcher
 from vlmprof.bisect.history import Repository
-from vlmprof.errors import UserError
+from vlmprof.errors import MachineError, UserError
 from vlmprof.launch.children import stop_on_sigterm
 from vlmprof.nightly.budget import Budget, BudgetError
 from vlmprof.nightly.parts import Parts, Setting
@@ -24,6 +24,7 @@ from vlmprof.nightly.verdict import after, matter_of, settle, share_matters
 from vlmprof.records.night import NIGHT_SCHEMA, Good, Night, NightTarget, WorkloadNight
 from vlmprof.records.run import Run
 from vlmprof.records.store import dump_json, read_document, read_run, write_whole
+from vlmprof.report.html import write_report
 
 __all__ = ["Asked", "spend_night"]
 
@@ -153,18 +154,27 @@ class _Night:
         self._write(*(part.model_copy(update={"not_done": ()}) for part in self.night.workloads))
         for name in self.parts:
             self._do(name, "run", self.parts[name].measure)
+            self._do(name, "comparison", self.parts[name].hold)
         for name in self.parts:
             self._do(name, "bisect", self._search)
         settled = [self._settled(part) for part in self.night.workloads]
-        matters = [known.matter for known in self.before.workloads.values() if known.matter is not None]
+        matters = [matter for known in self.before.workloads.values() for matter in known.matters]
         self._write(*share_matters(settled, matters))
         if not self.night.bisect_range:
             self._remember()
         self.night = self.night.model_copy(update={"finished": datetime.now(UTC).isoformat(timespec="seconds")})
         write_whole(self.folder / "summary.md", summary(self.night))
+        self._report()
         self._write(*self.night.workloads)
         shutil.rmtree(self.state.trees, ignore_errors=True)
         return self.night
+
+    def _report(self) -> None:
+        """The page; without what draws it the night is no worse, and says so."""
+        try:
+            write_report(self.night, self.folder / "report.html")
+        except MachineError as error:
+            self.setting.say(f"no report.html: {error}")
 
     def _known(self, name: str) -> Remembered:
         return self.before.workloads.get(self.keys[name], Remembered())
@@ -181,7 +191,7 @@ class _Night:
 
     def _search(self, part: WorkloadNight) -> WorkloadNight:
         problem = self.parts[part.name].problem(part)
-        if problem is None or part.bisect:
+        if problem is None or part.bisect or part.matter is not None:
             return part
         found = [other.culprit.sha for other in self.night.workloads if other.culprit is not None]
         return self.parts[part.name].search(part, problem, list(dict.fromkeys(found)))
@@ -189,7 +199,7 @@ class _Night:
     def _settled(self, part: WorkloadNight) -> WorkloadNight:
         parts = self.parts[part.name]
         problem = parts.problem(part)
-        if problem is not None and part.matter is None:  # no time was left to search
+        if problem is not None and problem.searchable and part.matter is None:  # no time was left
             matter = matter_of(problem, part.name, parts.before, self.setting.tonight, self.night.created)
             part = part.model_copy(update={"matter": matter})
         return settle(part, problem, parts.before, self.setting.tonight)

@@ -8,24 +8,28 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from vlmprof.bisect.attempts import Watcher
 from vlmprof.bisect.history import Repository
 from vlmprof.bisect.symptoms import normalise
 from vlmprof.bisect.worktree import BlockedError
-from vlmprof.errors import MachineError, UserError
+from vlmprof.errors import MachineError, NoAnswerError, UserError
 from vlmprof.launch import run_workload
 from vlmprof.nightly.budget import Budget
+from vlmprof.nightly.held_against import exactly, of_metrics, of_times
 from vlmprof.nightly.probe import ProbeJob
 from vlmprof.nightly.search import Search, keep
 from vlmprof.nightly.state import Remembered, State
 from vlmprof.nightly.suite import SuiteWorkload
-from vlmprof.nightly.target import export
+from vlmprof.nightly.target import export, tree_of
 from vlmprof.nightly.verdict import Problem, matter_of, of_failure
+from vlmprof.records.baseline import find_baseline
 from vlmprof.records.bisect import CommitRecord
-from vlmprof.records.night import WorkloadNight
+from vlmprof.records.comparison import COMPARISON_SCHEMA, Comparison
+from vlmprof.records.night import Good, WorkloadNight
 from vlmprof.records.run import Outcome, Run
-from vlmprof.records.store import read_run
+from vlmprof.records.store import dump_json, read_document, read_run, write_whole
 
 __all__ = ["Parts", "Setting"]
 
@@ -72,7 +76,8 @@ class Parts:
         except MachineError as error:
             return part.model_copy(update={"reason": str(error), "not_done": ("run",)})
         except (BlockedError, UserError) as error:
-            told = str(error)
+            # the folder names the commit: without it the same refusal reads the same in every night
+            told = str(error).replace(str(tree_of(self.setting.state.trees, self.setting.tonight.sha)), "CHECKOUT")
             refused = Outcome(status="failed", failure_class="setup", signature=normalise(told), message=told)
             return part.model_copy(update={"outcome": refused, "seconds": time.monotonic() - began})
         facts = record.environment
@@ -85,9 +90,68 @@ class Parts:
             }
         )
 
+    def hold(self, part: WorkloadNight) -> WorkloadNight:
+        """Hold tonight's record against that of the last good commit, or against the baseline where there is none.
+
+        Raises:
+            BudgetError, KeyboardInterrupt: as `measure`; only where the last good record is lost and measured anew.
+        """
+        if part.comparison or part.untold or part.outcome is None or part.outcome.status != "ok":
+            return part
+        tonight = read_run(self.folder / "run")
+        try:
+            good, label = self._accepted(tonight)
+            if not good:
+                return part
+            comparison = exactly(good, tonight, (label, f"tonight {self.setting.tonight.sha[:12]}"))
+        except UserError as error:
+            return part.model_copy(update={"untold": f"not compared: {error}"})
+        write_whole(self.folder / "comparison.json", dump_json(comparison))
+        return part.model_copy(update={"comparison": f"{self.name}/comparison.json"})
+
+    def _accepted(self, tonight: Run) -> tuple[Sequence[Run], str]:
+        """The records to hold tonight's against, and what they are called; none on a first night without a baseline."""
+        if self.before.good is None:
+            try:
+                return find_baseline(None, tonight).runs, "baseline"
+            except NoAnswerError:
+                return (), ""
+        return [read_run(self._good_record(self.before.good))], f"last good {self.before.good.commit.sha[:12]}"
+
+    def _good_record(self, good: Good) -> Path:
+        """The record of the last good commit, measured anew where it is lost.
+
+        Raises:
+            UserError: it cannot be had, or training fails there today.
+        """
+        file = self.setting.state.good_file(self.key, good)
+        if file is not None:
+            return file
+        self.setting.budget.check()
+        self.setting.say(f"{self.name}: training at the good commit {good.commit.sha[:12]}")
+        try:
+            record, folder = self._train(good.commit.sha, self.folder / "good")
+        except BlockedError as error:
+            raise UserError(f"the good commit {good.commit.sha[:12]} cannot be had: {error}") from None
+        if record.outcome.status != "ok":
+            told = record.outcome.message or record.outcome.failure_class
+            raise UserError(f"training fails at the good commit {good.commit.sha[:12]}, too: {told}")
+        return folder / "run.json"
+
+    def comparison(self, part: WorkloadNight, which: Literal["comparison", "ab"]) -> Comparison | None:
+        """A comparison that was made tonight."""
+        path = getattr(part, which)
+        if not path:
+            return None
+        return read_document(self.setting.folder / path, Comparison, COMPARISON_SCHEMA, "comparison")
+
     def problem(self, part: WorkloadNight) -> Problem | None:
         """What is wrong, of all that was measured."""
-        return of_failure(part.outcome)
+        return (
+            of_failure(part.outcome)
+            or of_metrics(self.comparison(part, "comparison"))
+            or of_times(self.comparison(part, "ab"))
+        )
 
     def search(self, part: WorkloadNight, problem: Problem, hints: Sequence[str]) -> WorkloadNight:
         """Find the commit to blame. `hints`: culprits that other workloads found tonight.
@@ -96,11 +160,13 @@ class Parts:
             BudgetError: the time is used up; the next night goes on.
             KeyboardInterrupt: Ctrl-C or SIGTERM; what was measured is kept.
         """
+        if not problem.searchable:
+            return _noted(part, "neither bisected nor kept in mind: a failure of this kind is hardly a commit's doing")
         matter = matter_of(problem, self.name, self.before, self.setting.tonight, self.setting.created)
         part = part.model_copy(update={"matter": matter})
-        why_not = self._why_not(problem, matter.culprit)
+        why_not = self._why_not(matter.culprit)
         if why_not or self.before.good is None:
-            return part.model_copy(update={"notes": (*part.notes, why_not)})
+            return _noted(part, why_not)
         self.setting.budget.check()
         began = time.monotonic()
         good = matter.good or self.before.good
@@ -110,12 +176,12 @@ class Parts:
         search = Search(
             self.setting.repository, self.setting.state.bisect_folder(self.key), self.setting.budget, self.setting.watch
         )
-        job = ProbeJob(name=self.name, entry=self.entry, kind=problem.kind)
         ends = good.commit.sha, self.setting.tonight.sha
         try:
+            job = self._probe(problem, good)
             done = search.between(*ends, job, self.entry.confirm, self.setting.created, hints)
-        except UserError as error:  # MachineError as well: this workload has no answer, the others go on
-            return part.model_copy(update={"notes": (*part.notes, f"not bisected: {error}")})
+        except (BlockedError, UserError) as error:  # MachineError as well: no answer here, the others go on
+            return _noted(part, f"not bisected: {error}")
         kept = keep(done, search.state, self.folder / "bisect")
         if kept.answer is not None and kept.answer.kind == "found":
             matter = matter.model_copy(update={"culprit": kept.answer.commits[0]})
@@ -128,11 +194,23 @@ class Parts:
             }
         )
 
-    def _why_not(self, problem: Problem, culprit: CommitRecord | None) -> str:
+    def _probe(self, problem: Problem, good: Good) -> ProbeJob:
+        """What is tried at every commit.
+
+        Raises:
+            UserError: what probes are to be held against cannot be had.
+        """
+        held_against = ""
+        if problem.kind == "metric":
+            held_against = str(self._good_record(good))
+        elif problem.kind == "time":
+            held_against = str(export(self.setting.repository, good.commit.sha, self.setting.state.trees))
+        hunted = () if problem.kind == "failure" else tuple(problem.symptom.split(", "))
+        return ProbeJob(name=self.name, entry=self.entry, kind=problem.kind, hunted=hunted, good=held_against)
+
+    def _why_not(self, culprit: CommitRecord | None) -> str:
         """Why there is nothing to search; empty when there is."""
         good = self.before.good
-        if not problem.searchable:
-            return "not bisected: a failure of this kind is hardly a commit's doing"
         if culprit is not None:
             return f"not bisected again: {culprit.sha[:12]} was found to have done it"
         if good is None:
@@ -154,3 +232,7 @@ class Parts:
             shutil.rmtree(folder, ignore_errors=True)
             raise KeyboardInterrupt
         return record, folder
+
+
+def _noted(part: WorkloadNight, note: str) -> WorkloadNight:
+    return part if note in part.notes else part.model_copy(update={"notes": (*part.notes, note)})

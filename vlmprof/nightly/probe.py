@@ -3,8 +3,9 @@
     python -P -m vlmprof.nightly.probe JOB WORKTREE
 
 It does what the night did: trains the suite's workload with the checkout, and leaves the record in `$VLMPROF_OUT`; the
-same failure there is the same failure here. Ends with 0 (good), 1 (what is hunted is worse), 3 (training failed), 125
-(cannot be told).
+same failure there is the same failure here. Where a metric is hunted, it holds the record against the last good one;
+where a time is, it runs the last good commit and this one in turn. Ends with 0 (good), 1 (what is hunted is worse), 3
+(training failed), 125 (cannot be told).
 """
 
 import os
@@ -14,8 +15,11 @@ from typing import Literal
 
 from vlmprof.errors import Exit, UserError
 from vlmprof.launch import run_workload
+from vlmprof.nightly.held_against import exactly, of_metrics
 from vlmprof.nightly.suite import SuiteWorkload
+from vlmprof.nightly.verdict import Problem
 from vlmprof.records.figures import Record
+from vlmprof.records.store import read_run
 
 __all__ = ["ProbeJob", "main"]
 
@@ -28,6 +32,10 @@ class ProbeJob(Record):
     name: str
     entry: SuiteWorkload
     kind: Literal["failure", "metric", "time"]
+    hunted: tuple[str, ...] = ()
+    """Names of metrics."""
+    good: str = ""
+    """The last good commit's record where a metric is hunted; a checkout of it where a time is."""
 
 
 def main(job_file: Path, worktree: Path) -> int:
@@ -49,8 +57,15 @@ def _train(job: ProbeJob, worktree: Path, out: Path) -> int:
     if record.outcome.status == "failed":
         print(f"{record.outcome.failure_class}: {record.outcome.message} ({folder})")
         return int(Exit.RUN_FAILED)
+    if job.kind == "metric":
+        return _tell(of_metrics(exactly([read_run(Path(job.good))], record, ("last good", "this commit")), job.hunted))
     print(f"{len(record.steps)} steps, no failure")
     return int(Exit.FINE)
+
+
+def _tell(problem: Problem | None) -> int:
+    print(problem.text if problem else "nothing that is hunted is worse")
+    return int(Exit.FOUND if problem else Exit.FINE)
 
 
 if __name__ == "__main__":

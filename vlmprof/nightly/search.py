@@ -56,8 +56,7 @@ class Search:
         """
         self.repository.refuse_shallow()
         self.repository.ends(f"{good}..{bad}")
-        command = (sys.executable, "-P", "-m", "vlmprof.nightly.probe", str(self._job_file(job)), "{worktree}")
-        recipe = Recipe(command=command, confirm=confirm)
+        recipe = Recipe(command=self.command(job), confirm=confirm)
         for hint in hints:
             parents = self.repository.parents(hint)
             if not parents or not self._within(hint, good, bad):
@@ -66,6 +65,10 @@ class Search:
             if done.answer is not None and done.answer.kind == "found":
                 return done
         return self._ask(make_plan(self.repository, f"{good}..{bad}", recipe, name="nightly"), since)
+
+    def command(self, job: ProbeJob) -> tuple[str, ...]:
+        """The probe."""
+        return (sys.executable, "-P", "-m", "vlmprof.nightly.probe", str(self._job_file(job)), "{worktree}")
 
     def _within(self, commit: str, good: str, bad: str) -> bool:
         return self.repository.is_ancestor(commit, bad) and not self.repository.is_ancestor(commit, good)

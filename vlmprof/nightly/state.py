@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from vlmprof.errors import MachineError, UserError
 from vlmprof.records.figures import Record
 from vlmprof.records.night import Good, Matter
 from vlmprof.records.run import Run
-from vlmprof.records.store import dump_json, read_run, write_whole
+from vlmprof.records.store import dump_json, read_document, read_run, write_whole
 
 __all__ = ["Memory", "Remembered", "State", "default_state", "key_of"]
 
@@ -37,8 +37,8 @@ class Remembered(Record):
     good: Good | None = None
     platform: str = ""
     """Of the last good record."""
-    matter: Matter | None = None
-    """The open one."""
+    matters: tuple[Matter, ...] = ()
+    """The open ones."""
 
 
 class Memory(Record):
@@ -96,15 +96,9 @@ class State:
         Raises:
             UserError: it is damaged, or of a newer vlmprof.
         """
-        try:
-            memory = Memory.model_validate_json(self._document.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        if not self._document.exists():
             return Memory()
-        except (ValidationError, UnicodeDecodeError):
-            raise UserError(f"the state '{self._document}' is damaged: move it away to begin anew") from None
-        if memory.schema_ != MEMORY_SCHEMA:
-            raise UserError(f"the state '{self._document}' is {memory.schema_}, not {MEMORY_SCHEMA}: upgrade vlmprof")
-        return memory
+        return read_document(self._document, Memory, MEMORY_SCHEMA, "state of nights")
 
     def remember(self, memory: Memory, records: Mapping[str, Run]) -> None:
         """Keep what is known after a night; `records`: of new last good commits, by key.

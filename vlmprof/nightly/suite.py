@@ -44,6 +44,8 @@ class SuiteWorkload(BaseModel):
     """Seconds without a new step after which a run counts as hung."""
     rounds: Annotated[int, Field(ge=0)] = 0
     """Of the A/B comparison of times with the last good commit; 0: times are not compared."""
+    slowdown: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Relative change of times that matters; default: what `vlmprof compare` takes."""
     confirm: Annotated[int, Field(ge=0)] = 2
     """How often a bisect tries culprit and parent again."""
 
@@ -107,7 +109,8 @@ def load_suite(source: str) -> Suite:
     try:
         checked = _Content.model_validate(content)
     except ValidationError as error:
-        raise UserError(f"suite '{source}': {_complaint(error.errors(include_url=False)[0])}") from None
+        told = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+        raise UserError(f"suite '{source}': {_complaint(told[0])}") from None
     digest = hashlib.sha256()
     for name, entry in checked.workloads.items():
         try:

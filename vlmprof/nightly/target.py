@@ -11,7 +11,16 @@ from vlmprof.bisect.history import Repository, open_repository
 from vlmprof.bisect.worktree import BlockedError, Worktree
 from vlmprof.errors import MachineError, UserError
 
-__all__ = ["DEFAULT_REF", "DEFAULT_TARGET", "export", "is_address", "open_target", "resolve", "without_credentials"]
+__all__ = [
+    "DEFAULT_REF",
+    "DEFAULT_TARGET",
+    "export",
+    "is_address",
+    "open_target",
+    "resolve",
+    "tree_of",
+    "without_credentials",
+]
 
 DEFAULT_TARGET = "https://github.com/NVIDIA/Megatron-LM.git"
 DEFAULT_REF = "main"
@@ -89,6 +98,11 @@ def resolve(repository: Repository, ref: str, target: str) -> str:
         return commit
 
 
+def tree_of(folder: Path, commit: str) -> Path:
+    """Where `export` puts it."""
+    return folder / commit[:16]
+
+
 def export(repository: Repository, commit: str, folder: Path) -> Path:
     """`commit` in a worktree of our own below `folder`, submodules with it: a folder a commit, so that no file that
     Python compiled of one commit is taken for another's.
@@ -97,7 +111,7 @@ def export(repository: Repository, commit: str, folder: Path) -> Path:
         BlockedError: its submodules cannot be had.
         MachineError: it cannot be made (disk).
     """
-    tree = folder / commit[:16]
+    tree = tree_of(folder, commit)
     worktree = Worktree(tree, repository)
     worktree.create(commit)
     try:

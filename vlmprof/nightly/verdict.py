@@ -1,4 +1,4 @@
-"""What a workload's night comes to: its problem if it has one, its status, and the matter that is open or closed by it.
+"""What a workload's night comes to: its problem if it has one, its status, and the matters that it opens and closes.
 
 Pure: from what was measured and what was remembered before the night.
 """
@@ -24,11 +24,17 @@ TITLE_LENGTH = 120
 class Problem:
     kind: Literal["failure", "metric", "time"]
     symptom: str
-    """The same symptom in another night is the same matter."""
+    """Failure signature, or names of metrics with commas."""
     text: str
     """In one sentence."""
     searchable: bool = True
     """Whether a commit may be to blame."""
+
+    def is_that_of(self, matter: Matter) -> bool:
+        """Whether `matter` is about the same: the same failure, or a metric in common."""
+        if self.kind == "failure" or matter.kind != self.kind:
+            return (matter.kind, matter.symptom) == (self.kind, self.symptom)
+        return bool(set(self.symptom.split(", ")) & set(matter.symptom.split(", ")))
 
 
 def of_failure(outcome: Outcome | None) -> Problem | None:
@@ -42,9 +48,9 @@ def of_failure(outcome: Outcome | None) -> Problem | None:
 
 def matter_of(problem: Problem, name: str, before: Remembered, tonight: CommitRecord, date: str) -> Matter:
     """The open matter that `problem` belongs to, or a new one."""
-    known = before.matter
-    if known is not None and (known.kind, known.symptom) == (problem.kind, problem.symptom):
-        return known
+    for known in before.matters:
+        if problem.is_that_of(known):
+            return known
     text = " ".join(f"{name}: {problem.text}".split())
     seed = "\0".join((name, before.platform, problem.kind, problem.symptom, tonight.sha))
     return Matter(
@@ -58,36 +64,70 @@ def matter_of(problem: Problem, name: str, before: Remembered, tonight: CommitRe
     )
 
 
-def settle(
-    part: WorkloadNight, problem: Problem | None, before: Remembered, tonight: CommitRecord, undecided: str = ""
-) -> WorkloadNight:
-    """`part` with its status and the reason for it. `undecided`: what could not be told, and why."""
-    known = before.matter
-    if problem is not None:
-        status = "failed" if problem.kind == "failure" else "regressed"
-        return part.model_copy(update={"status": status, "reason": problem.text})
-    if part.not_done and not part.run:
-        reason = part.reason or "the budget was used up before it began"
-        return part.model_copy(update={"status": "not-done", "reason": reason, "matter": known})
-    untold = undecided or ("times were not compared" if "times" in part.not_done else "")
-    if untold and (undecided or (known is not None and known.kind == "time")):
-        return part.model_copy(update={"status": "undecided", "reason": untold, "matter": known})
-    if known is not None:
-        closed = known.model_copy(update={"closed_by": tonight})
-        return part.model_copy(update={"status": "fixed", "reason": f"gone: {known.title}", "matter": closed})
-    if before.good is None and part.good is None:
-        return part.model_copy(
-            update={"status": "first", "reason": "nothing to compare with yet: it is good from now on"}
+def settle(part: WorkloadNight, problem: Problem | None, before: Remembered, tonight: CommitRecord) -> WorkloadNight:
+    """`part` with its status, the reason for it, and what becomes of the matters that were open before.
+
+    Args:
+        part: everything measured; `matter` is that of `problem`.
+        problem: what is wrong.
+        before: what was remembered before the night.
+        tonight: the commit.
+    """
+    gone = {matter.id for matter in before.matters if _is_gone(matter, part, problem)}
+    matters = [
+        matter.model_copy(update={"closed_by": tonight}) if matter.id in gone else matter
+        for matter in before.matters
+        if part.matter is None or matter.id != part.matter.id
+    ]
+    closed = [matter for matter in matters if matter.closed_by is not None]
+    status, reason = _status(part, problem, before, tonight, closed)
+    if problem is None and part.outcome is not None and len(closed) < len(matters):
+        status = "undecided"
+        reason = part.untold or "not seen tonight, but not looked at either: " + "; ".join(
+            matter.title for matter in matters if matter.closed_by is None
         )
-    return part.model_copy(update={"status": "good", "reason": _nothing_worse(part, tonight)})
+    main = part.matter
+    if main is None and status == "fixed":
+        main = closed[0]
+    others = tuple(matter for matter in matters if main is None or matter.id != main.id)
+    return part.model_copy(update={"status": status, "reason": reason, "matter": main, "other_matters": others})
 
 
-def _nothing_worse(part: WorkloadNight, tonight: CommitRecord) -> str:
+def _status(
+    part: WorkloadNight,
+    problem: Problem | None,
+    before: Remembered,
+    tonight: CommitRecord,
+    closed: list[Matter],
+) -> tuple[str, str]:
+    if problem is not None:
+        return ("failed" if problem.kind == "failure" else "regressed"), problem.text
+    if part.outcome is None:
+        return "not-done", part.reason or "the budget was used up before it began"
+    if part.untold:
+        return "undecided", part.untold
+    if closed:
+        return "fixed", f"gone: {'; '.join(matter.title for matter in closed)}"
+    if before.good is None and not part.comparison:
+        return "first", "nothing to compare with yet: it is good from now on"
     if part.good is None:
-        return "nothing is worse than the baseline"
+        return "good", "nothing is worse than the baseline"
     if part.good.commit.sha == tonight.sha:
-        return "the commit that was good before, and nothing is worse"
-    return f"nothing is worse than at {part.good.commit.sha[:12]}"
+        return "good", "the commit that was good before, and nothing is worse"
+    return "good", f"nothing is worse than at {part.good.commit.sha[:12]}"
+
+
+def _is_gone(matter: Matter, part: WorkloadNight, problem: Problem | None) -> bool:
+    """Whether the night saw that what `matter` is about is no longer so; what it did not look at may still be."""
+    if problem is not None and problem.is_that_of(matter):
+        return False
+    if part.outcome is None or part.outcome.status != "ok":
+        return False
+    if matter.kind == "failure":
+        return True
+    if matter.kind == "metric":
+        return bool(part.comparison)
+    return bool(part.ab) and not part.untold
 
 
 def share_matters(parts: Iterable[WorkloadNight], open_before: Iterable[Matter]) -> tuple[WorkloadNight, ...]:
@@ -106,9 +146,8 @@ def after(part: WorkloadNight, before: Remembered, tonight: CommitRecord, date: 
     """What is remembered of a workload after the night. `moves`: tonight's commit is not behind the last good one."""
     if part.status == "not-done":
         return before
-    matter = part.matter if part.matter is not None and part.matter.closed_by is None else None
-    if part.status not in ("first", "good", "fixed") or part.not_done:
-        return before.model_copy(update={"matter": matter})
-    if not moves:
-        return before.model_copy(update={"matter": matter})
-    return Remembered(good=Good(commit=tonight, date=date), platform=part.platform, matter=matter)
+    every = [*([part.matter] if part.matter is not None else []), *part.other_matters]
+    still = tuple(matter for matter in every if matter.closed_by is None)
+    if part.status in ("first", "good", "fixed") and not part.not_done and moves:
+        return Remembered(good=Good(commit=tonight, date=date), platform=part.platform, matters=still)
+    return before.model_copy(update={"matters": still})

@@ -47,7 +47,7 @@ class Matter(Record):
     title: str
     kind: Literal["failure", "metric", "time"]
     symptom: str
-    """Failure signature, or the names of the metrics that are worse: the same symptom is the same matter."""
+    """Failure signature, or the names of the metrics that are worse, with commas."""
     since: CommitRecord
     """The first commit at which a night saw it."""
     since_date: str
@@ -82,7 +82,11 @@ class WorkloadNight(Record):
     answer: Answer | None = None
     """Of that bisect."""
     matter: Matter | None = None
-    """What is open, or was closed by this night."""
+    """Of tonight's problem; where there is none, the one that this night closes."""
+    other_matters: tuple[Matter, ...] = ()
+    """Also closed by this night, or still open, as tonight's problem hides whether they are gone."""
+    untold: str = ""
+    """What could not be told, and why: not comparable, times that are undecided."""
     not_done: tuple[str, ...] = ()
     """Parts that the budget left no time for: run, times, bisect."""
     notes: tuple[str, ...] = ()

@@ -137,7 +137,7 @@ def a_comparison(text: str = "told") -> Comparison:
         reason=text,
     )
     peak = step_time.model_copy(
-        update={"name": "peak", "title": "peak memory", "unit": "bytes", "a": 2.0**27, "b": 2.0**27, "change": 0.0}
+        update={"name": "memory_peak", "title": "peak memory", "unit": "bytes", "a": 2.0**27, "b": 2.0**27, "change": 0.0}
         | {"interval": None, "verdict": "same", "exact": True}
     )
     stages = (("decoder.experts", 40.0, 70.0), ("decoder.router", 10.0, 8.0), ("other", 50.0, 50.0))

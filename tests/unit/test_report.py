@@ -232,7 +232,7 @@ def test_the_command_writes_a_page_or_markdown(tmp_path: Path, capsys: pytest.Ca
     ("content", "told"),
     [
         ('{"schema": "vlmprof.bisect/9"}', "newer than the vlmprof.bisect/1"),
-        ('{"schema": "vlmprof.diagnosis/1"}', "name a run record, comparison, night, bisect document"),
+        ('{"schema": "vlmprof.diagnosis/1"}', "name a run record, comparison, night, history, bisect document"),
         ("{", "not valid JSON"),
         ("[" * 100_000, "nested too deeply"),
     ],

@@ -1,36 +1,30 @@
 """Any document as Markdown, for pull requests and issues: the answer first, long tables folded."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from vlmprof.errors import UserError
 from vlmprof.records.bisect import Bisect
+from vlmprof.records.comparison import Comparison
 from vlmprof.records.figures import Record
 from vlmprof.records.run import Run
-from vlmprof.records.store import write_whole
 from vlmprof.report.bisect import to_markdown as bisect_markdown
+from vlmprof.report.comparison import markdown as comparison_markdown
 from vlmprof.report.escape import escaped, fenced
 from vlmprof.report.page import Block, Cell, Chart, Facts, Lines, Listing, Prose, Table
 from vlmprof.report.run_page import run_page
 
-__all__ = ["markdown_of", "write_markdown"]
-
-
-def write_markdown(document: Record, path: Path) -> None:
-    """Write the Markdown of a document whole to `path`.
-
-    Raises:
-        UserError: there is no such folder, or `path` is one.
-        MachineError: the disk is full.
-    """
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"'{path}' cannot be written: name a file in a folder that exists with -o")
-    write_whole(path, markdown_of(document))
+__all__ = ["markdown_of"]
 
 
 def markdown_of(document: Record) -> str:
-    """A document as Markdown."""
+    """A document as Markdown.
+
+    Raises:
+        UserError: it has no such form.
+    """
+    if type(document) not in FORMS:
+        raise UserError(f"a {type(document).__name__.lower()} has no Markdown: leave --markdown out")
     return FORMS[type(document)](document)
 
 
@@ -92,4 +86,8 @@ def _cell(cell: str | Cell) -> str:
     return escaped(cell.text if isinstance(cell, Cell) else cell)
 
 
-FORMS: dict[type[Record], Callable[[Any], str]] = {Run: run_markdown, Bisect: bisect_markdown}
+FORMS: dict[type[Record], Callable[[Any], str]] = {
+    Run: run_markdown,
+    Bisect: bisect_markdown,
+    Comparison: comparison_markdown,
+}

@@ -114,7 +114,7 @@ def real_trace_adds_up(folder: Path) -> None:
     ranks = read_ranks(folder)
     assert sorted({event["pid"] for event in trace["traceEvents"]}) == [0, 1]
     for rank, told in ranks.items():
-        for step in (event for event in told if event.get("spans")):
+        for step in (event for event in told if event.get("spans") and not event["warmup"]):
             own = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["pid"] == rank]
             own = [e for e in own if e["args"]["step"] == step["index"]]
             times: dict[tuple[str, str], float] = defaultdict(float)

@@ -78,18 +78,22 @@ def test_spans_hold_what_attribution_sums_up(events: list[tuple[float, int]]) ->
         assert own[RANGES[range_id]] == pytest.approx(time.self_ms, abs=1e-4 * len(events))
 
 
-def test_only_a_few_steps_are_kept_and_no_warm_up() -> None:
+def test_only_a_few_steps_are_kept() -> None:
     sampler = SpanSampler()
     events = [(0.0, 0), (1.0, -1)]
-    assert sampler.facts(events, RANGES, milliseconds, warmup=True) == {}
-    kept = [sampler.facts(events, RANGES, milliseconds, warmup=False) for _ in range(SAMPLED_STEPS + 2)]
+    kept = [sampler.facts(events, RANGES, milliseconds, 9.0) for _ in range(SAMPLED_STEPS + 2)]
     assert [bool(facts) for facts in kept] == [True] * SAMPLED_STEPS + [False, False]
-    assert kept[0]["spans"] == [("step", None, "step", 0.0, 1.0, 0)]
+    assert kept[0] == {"spans_began": 9.0, "spans": [("step", None, "step", 0.0, 1.0, 0)]}
 
 
 def test_a_step_of_very_many_ranges_is_not_kept() -> None:
     events = [(0.0, 0), *[(1.0, 1), (1.0, -1)] * 60_000, (2.0, -1)]
-    assert SpanSampler().facts(events, RANGES, milliseconds, warmup=False) == {}
+    assert SpanSampler().facts(events, RANGES, milliseconds, 0.0) == {}
+
+
+def test_marks_that_pass_in_another_order_still_nest() -> None:
+    spans = spans_of([(0.0, 0), (5.0, 1), (4.0, 2), (6.0, -1), (5.5, -1), (7.0, -1)], RANGES, milliseconds)
+    assert [span[3:5] for span in spans] == [(0.0, 7.0), (5.0, 6.0), (5.0, 6.0)]
 
 
 def journal(began: float) -> list[Event]:
@@ -103,6 +107,7 @@ def journal(began: float) -> list[Event]:
     return [
         {"event": "worker", "host": "node"},
         {**step, "spans_began": began, "spans": spans_of(marks, RANGES, milliseconds)},
+        {**step, "index": 2, "warmup": True, "spans_began": began - 5, "spans": spans_of(marks, RANGES, milliseconds)},
         {"event": "step", "index": 8, "kind": "plain", "warmup": False, "ms": 20.0, "ranges": []},
     ]
 

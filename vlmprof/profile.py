@@ -14,6 +14,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,14 +25,12 @@ from vlmprof.records.assemble import NOTES, assemble
 from vlmprof.records.journal import Journal, MemoryJournal
 from vlmprof.records.run import Run
 from vlmprof.records.schedule import PlannedStep, alternate
-from vlmprof.stages.attribution import attribute
-from vlmprof.stages.clock import Clock, WallClock
-from vlmprof.stages.counting import Counting
+from vlmprof.stages.clock import Clock, clock_for
 from vlmprof.stages.hookpoints import HOOK_POINTS, find_places, missing_stages, unwrapped
-from vlmprof.stages.hooks import Hooks, observe, staged
+from vlmprof.stages.hooks import observe, staged
 from vlmprof.stages.memory import MemoryCounter
+from vlmprof.stages.observers import NOTHING, Keep, Observer, make_observers
 from vlmprof.stages.recorder import Recorder
-from vlmprof.stages.spans import SpanSampler
 from vlmprof.stages.tree import Range
 
 __all__ = ["Profile", "attach"]
@@ -61,6 +60,16 @@ def attach(
     return Profile(models, optimizer, schedule or alternate(), journal or MemoryJournal(), name)
 
 
+@dataclass
+class _Ended:
+    """A step that has ended on the host, and is told once it has passed on the device."""
+
+    began: Any
+    ended: Any
+    seen: Callable[[], dict[str, Any]]
+    facts: dict[str, Any]
+
+
 class Profile:
     """The steps of one training process. Not thread-safe: call it from the thread that trains."""
 
@@ -73,17 +82,20 @@ class Profile:
         name: str,
         clock: Clock | None = None,
         counter: MemoryCounter | None = None,
+        keep: Keep = NOTHING,
     ) -> None:
         self.journal = journal
-        self.clock: Clock = clock or WallClock()
+        device = next(models[0].parameters()).device
+        self.clock: Clock = clock or clock_for(device)
         self.recorder = Recorder(self.clock)
         self.places = places = find_places(models, optimizer)
-        self._hooks = Hooks(self.recorder, places)
-        self._counting = Counting(models, optimizer, places, self.recorder, counter or MemoryCounter())
-        self._sampler = SpanSampler()
+        self._observers = make_observers(models, optimizer, places, self.recorder, self.clock, device, counter, keep)
         self._schedule = iter(schedule)
         self._indices = count()
         self._collecting = gc.isenabled()
+        self._waiting: list[_Ended] = []
+        self._capture = keep.nvtx and device.type == "cuda"
+        """Whether a tool that waits for cudaProfilerStart is still to be told."""
         self.planned: PlannedStep | None = None
         """The step that is running; None once the schedule is through or the profile closed."""
         self.index = -1
@@ -106,9 +118,14 @@ class Profile:
         self._begin()
 
     @property
+    def _observer(self) -> Observer | None:
+        """Of the running step."""
+        return self._observers.get(self.planned.kind) if self.planned is not None else None
+
+    @property
     def observing(self) -> bool:
         """Whether the running step has hooks in place."""
-        return self.planned is not None and self.planned.kind in ("spanned", "counted")
+        return self._observer is not None
 
     def step(
         self,
@@ -129,33 +146,31 @@ class Profile:
         now = self.clock.mark()
         if self.planned is None:
             return
-        planned, ranges, memory = self.planned, [], None
-        if planned.kind == "spanned":
-            events = self.recorder.end_step()
-            facts |= self._sampler.facts(events, self.recorder.ranges, self.clock.milliseconds, planned.warmup)
-            self._hooks.remove()
-            for range_id, time in attribute(events, self.clock.milliseconds).items():
-                range_ = self.recorder.ranges[range_id]
-                ranges.append([range_.stage, range_.layer, range_.phase, time.self_ms, time.count])
-        elif planned.kind == "counted":
-            self._counting.stop()
-            memory = self._counting.facts()
-        self.journal.tell(
-            "step",
-            index=self.index,
-            batch=planned.batch,
-            kind=planned.kind,
-            warmup=planned.warmup,
-            ms=self.clock.milliseconds(self._began, now),
-            loss=loss,
-            grad_norm=grad_norm,
-            work=work,
-            ranges=ranges,
-            memory=memory,
+        planned, observer = self.planned, self._observer
+        facts = {
+            "index": self.index,
+            "batch": planned.batch,
+            "kind": planned.kind,
+            "warmup": planned.warmup,
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "work": work,
+            "ranges": [],
+            "memory": None,
             **facts,
-            source=self.clock.source,
-        )
+            "source": self.clock.source,
+        }
+        self._waiting.append(_Ended(self._began, now, observer.stop() if observer else dict, facts))
+        self._tell()
         self._begin()
+
+    def _tell(self) -> None:
+        """Tell of the steps that have passed. On a GPU the last one may still run, and nothing waits for it here."""
+        while self._waiting and self.clock.passed(self._waiting[0].ended):
+            step = self._waiting.pop(0)
+            ms = self.clock.milliseconds(step.began, step.ended)
+            self.journal.tell("step", **{**step.facts, "ms": ms, **step.seen()})
+            self.clock.give_back((step.began, step.ended))
 
     def _begin(self) -> None:
         self.planned = next(self._schedule, None)
@@ -166,21 +181,24 @@ class Profile:
         gc.collect()
         gc.disable()
         self.journal.tell("begin", index=self.index, kind=self.planned.kind)
-        if self.planned.kind == "spanned":
-            self._hooks.install()
-            self.recorder.begin_step()
-        elif self.planned.kind == "counted":
-            self._counting.start()
+        observer = self._observer
+        if observer:
+            observer.start()
+        if self._capture and not self.planned.warmup:
+            self._capture = False
+            torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
         self._began = self.clock.mark()
 
     def close(self) -> None:
         """Leave the model as it was found. The step that is running is dropped."""
-        if self.planned is not None and self.planned.kind == "spanned":
-            self.recorder.end_step()
-            self._hooks.remove()
-        elif self.observing:
-            self._counting.stop()
-        self.planned = None
+        observer, self.planned = self._observer, None
+        if observer:
+            observer.stop()
+        try:
+            self.clock.settle()
+            self._tell()
+        except RuntimeError:  # the device has failed: its last steps cannot be read, and the failure is told elsewhere
+            self._waiting.clear()
         if self._collecting:
             gc.enable()
 
@@ -193,17 +211,26 @@ class Profile:
         place = self.recorder.failed_in or self.recorder.innermost if self.observing else None
         in_model = place is not None and place.phase != "step"
         micro_batch = self.recorder.micro_batch if in_model else -1
-        counted = self.planned is not None and self.planned.kind == "counted"
         self.journal.tell(
             "where",
             step=self.index,
             micro_batch=micro_batch if micro_batch >= 0 else None,
             shapes=shapes(micro_batch) if micro_batch >= 0 else None,
-            memory=self._counting.facts_at_failure() if counted else None,
+            memory=self._held_at_failure(),
             stage=place.stage if place else None,
             layer=place.layer if place else None,
             phase=place.phase if place else None,
         )
+
+    def _held_at_failure(self) -> dict[str, Any] | None:
+        counting: Any = self._observers.get("counted")
+        if counting is None or self.planned is None:
+            return None
+        try:
+            facts: dict[str, Any] | None = counting.facts_at_failure(self.planned.kind == "counted")
+        except RuntimeError:  # a device that has failed tells nothing more
+            return None
+        return facts
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """A block of your own code as a stage of phase `step` (`data`, `grad_sync`, ...) in spanned steps."""

@@ -2,25 +2,15 @@
 
 import statistics
 from collections.abc import Callable
-from typing import Literal, NamedTuple
 
+from vlmprof.advice.device import DEVICE_RULES
 from vlmprof.advice.memory import freed_by_freezing_vision, freed_by_full_recompute, freed_by_half_micro_batch
+from vlmprof.advice.rule import Figures, Rule, Shown
 from vlmprof.records.figures import Figure
 from vlmprof.records.memory import Router
 from vlmprof.records.run import Finding, Run
-from vlmprof.sizes import show_bytes
 
 __all__ = ["RULES", "advise"]
-
-Figures = dict[str, float | str]
-
-
-class Rule(NamedTuple):
-    name: str
-    level: Literal["info", "warning"]
-    figures: Callable[[Run], Figures | None]
-    text: str
-    """With `{name}` for each figure; shares are formatted by `:.0%`."""
 
 
 def advise(run: Run) -> Run:
@@ -29,19 +19,9 @@ def advise(run: Run) -> Run:
     for rule in RULES:
         figures = rule.figures(run)
         if figures is not None:
-            text = rule.text.format(**{name: _Shown(value) for name, value in figures.items()})
+            text = rule.text.format(**{name: Shown(value) for name, value in figures.items()})
             findings.append(Finding(rule=rule.name, level=rule.level, text=text, figures=figures))
     return run.model_copy(update={"findings": tuple(findings)})
-
-
-class _Shown:
-    """A figure in a text: `{x:.0%}` as usual, `{x:bytes}` with a binary unit."""
-
-    def __init__(self, value: float | str) -> None:
-        self.value = value
-
-    def __format__(self, form: str) -> str:
-        return show_bytes(float(self.value)) if form == "bytes" else format(self.value, form)
 
 
 def stage_ms(run: Run, stage: str) -> float:
@@ -124,14 +104,6 @@ def rehearsal(run: Run) -> Figures | None:
 def no_pictures(run: Run) -> Figures | None:
     work = run.effective_work
     return {"tokens": work.tokens} if work and run.data.realism == "real" and not work.images else None
-
-
-def host_clock_on_gpu(run: Run) -> Figures | None:
-    environment = run.environment
-    spans = [row.total_ms for row in run.stages if isinstance(row.total_ms, Figure)]
-    if environment is None or environment.platform.startswith(("cpu", "unknown")) or not spans:
-        return None
-    return {"device": environment.device} if spans[0].source == "wall-clock" else None
 
 
 def skipped(run: Run) -> Figures | None:
@@ -343,13 +315,7 @@ RULES: tuple[Rule, ...] = (
         "none of the {tokens:.0f} tokens a step stands for a picture: the encoder never ran, so this is not the "
         "throughput of a VLM.",
     ),
-    Rule(
-        "host-clock",
-        "warning",
-        host_clock_on_gpu,
-        "stage times are of the host's clock: on {device} they show where kernels are launched, not where they run. "
-        "Device clocks are not built yet.",
-    ),
+    *DEVICE_RULES,
     Rule(
         "cpu-rehearsal",
         "info",

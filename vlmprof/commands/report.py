@@ -10,7 +10,8 @@ __all__ = ["report"]
 
 def report(
     document: Annotated[
-        Path, typer.Argument(metavar="RUN|COMPARISON|BISECT|NIGHT", help="A document, or the folder that holds it.")
+        Path,
+        typer.Argument(metavar="RUN|COMPARISON|BISECT|HISTORY|NIGHT", help="A document, or the folder that holds it."),
     ],
     output: Annotated[
         Path | None,
@@ -23,12 +24,16 @@ def report(
 
     found = read_any(document)
     if markdown:
-        from vlmprof.report.markdown import markdown_of, write_markdown
+        from vlmprof.nightly.summary import summary
+        from vlmprof.records.night import Night
+        from vlmprof.records.store import write_output
+        from vlmprof.report.markdown import markdown_of
 
+        text = summary(found) if isinstance(found, Night) else markdown_of(found)
         if output is None:
-            print(markdown_of(found), end="")
+            print(text, end="")
         else:
-            write_markdown(found, output)
+            write_output(output, text)
         return
     from vlmprof.report.html import write_report
 

@@ -36,6 +36,13 @@ def run(
     memory_limit: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Run out of memory at SIZE (64MiB, 2GiB), to see who holds what.")
     ] = None,
+    memory_snapshot: Annotated[
+        bool,
+        typer.Option("--memory-snapshot", help="On a GPU: leave PyTorch's memory snapshot, too."),
+    ] = False,
+    nvtx: Annotated[
+        bool, typer.Option("--nvtx", help="NVTX ranges in every step, for a profiler of your own such as nsys.")
+    ] = False,
     megatron: Annotated[
         str, typer.Option(metavar="PATH", help="A Megatron-LM or Megatron Bridge checkout to use instead.")
     ] = "",
@@ -71,6 +78,8 @@ def run(
         out=out,
         skip_bad_samples=skip_bad_samples,
         memory_limit=parse_size(memory_limit) if memory_limit else 0,
+        memory_snapshot=memory_snapshot,
+        nvtx=nvtx,
         command=("vlmprof", *sys.argv[1:]),
     )
     from vlmprof.report.progress import RunProgress
@@ -78,7 +87,7 @@ def run(
     joined = joined_rank()
     if joined is not None and len(chosen) > 1:
         raise UserError("several kinds of data run one after the other: run them one by one under torchrun or srun")
-    with RunProgress(chosen[0].name, options.total_steps * len(chosen)) as progress:
+    with RunProgress(chosen[0].name, options.total_steps, len(chosen)) as progress:
         if joined is None:
             done = run_workloads(chosen, options, progress.watch)
         else:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from vlmprof.errors import MachineError, UserError
 from vlmprof.interop.perfetto import read_ranks, trace_of, trace_text
-from vlmprof.records.store import read_run, write_whole
+from vlmprof.records.store import read_run, write_output
 
 __all__ = ["Form", "export_csv", "export_perfetto"]
 
@@ -23,12 +23,10 @@ def export_perfetto(run: Path, out: Path) -> None:
         UserError: there is no run, it holds no spans, or `out` cannot be a file.
         MachineError: the disk is full.
     """
-    if out.is_dir() or not out.parent.is_dir():
-        raise UserError(f"'{out}' cannot be written: name a file in a folder that exists with -o")
     record = read_run(run)
     about = {"workload": f"{record.workload.name} {record.workload.hash}".strip(), "created": record.created}
     folder = run.parent if run.name == "run.json" else run
-    write_whole(out, trace_text(trace_of(read_ranks(folder), about)))
+    write_output(out, trace_text(trace_of(read_ranks(folder), about)))
 
 
 def export_csv(run: Path, out: Path) -> list[str]:

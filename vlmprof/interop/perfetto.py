@@ -54,7 +54,7 @@ def read_ranks(folder: Path) -> dict[int, list[Event]]:
 
 
 def _sampled(events: Sequence[Event]) -> list[Event]:
-    return [event for event in events if event["event"] == "step" and event.get("spans")]
+    return [event for event in events if event["event"] == "step" and event.get("spans") and not event.get("warmup")]
 
 
 def trace_of(ranks: Mapping[int, Sequence[Event]], about: Mapping[str, str]) -> dict[str, Any]:

@@ -26,6 +26,8 @@ from vlmprof.workload.spec import Workload
 __all__ = ["RunOptions", "check_refusals", "collect", "prepare", "run_workload", "run_workloads", "worker_environment"]
 
 
+TRACES = ("trace-rank*.json.gz", "memory-rank*.pickle")
+"""What workers leave besides their journals and logs."""
 COUNTED_ONLY = "--memory-limit makes every step a counted one: no step was timed"
 
 
@@ -42,6 +44,8 @@ class RunOptions:
     skip_bad_samples: bool = False
     memory_limit: int = 0
     """Bytes; 0 means none."""
+    memory_snapshot: bool = False
+    nvtx: bool = False
     command: tuple[str, ...] = ()
     python: str = ""
     """Interpreter of another environment for the workers; empty: ours."""
@@ -53,7 +57,9 @@ class RunOptions:
         """Step kinds besides plain."""
         if self.memory_limit:
             return ("counted",)
-        return ("spanned", "counted") if self.stage_breakdown else ()
+        if self.stage_breakdown:
+            return ("spanned", "counted")
+        return ("counted",) if self.memory_snapshot else ()
 
     @property
     def total_steps(self) -> int:
@@ -120,6 +126,8 @@ def prepare(folder: Path, workload: Workload, options: RunOptions, megatron: str
         megatron=megatron,
         skip_bad_samples=options.skip_bad_samples,
         memory_limit=options.memory_limit,
+        memory_snapshot=options.memory_snapshot,
+        nvtx=options.nvtx,
     )
     write_whole(folder / "job.json", dump_json(job))
 
@@ -130,6 +138,8 @@ def collect(folder: Path, ranks: Mapping[int, list[Event]], ending: Ending) -> R
     logs = [folder / f"rank{rank}.log" for rank in ranks]
     outcome = with_diagnosis(outcome_of(ranks, ending), [*logs, folder / "torchrun.log"])
     launcher, _ = read_journal(folder / "launcher.jsonl")
+    traces = sorted(path.name for pattern in TRACES for path in folder.glob(pattern))
+    launcher = [{**event, "traces": traces} if event["event"] == "start" else event for event in launcher]
     others = {rank: events for rank, events in ranks.items() if rank}
     record = advise(assemble([*launcher, *ranks.get(0, [])], outcome, others))
     write_whole(folder / "run.json", dump_json(record))

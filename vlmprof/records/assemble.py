@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from vlmprof.records.figures import Absent, Figure, Measured, figure, middle_half
+from vlmprof.records.figures import Absent, Figure, Measured, Source, figure, middle_half
 from vlmprof.records.flops import flops_of
 from vlmprof.records.journal import Event
+from vlmprof.records.kernels import coverage_kernels, device_of, with_kernels
 from vlmprof.records.memory import memory_of, router_of, stage_memory
 from vlmprof.records.ranks import merge_steps, rank_facts, spreads
 from vlmprof.records.run import (
@@ -50,6 +51,7 @@ def assemble(
     measured = [step for step in steps if not step["warmup"]]
     plain = [step for step in measured if step["kind"] == "plain"]
     spanned = [step for step in measured if step["kind"] == "spanned"]
+    traced = [step for step in measured if step["kind"] == "traced"]
     counting = [step for step in steps if step["kind"] == "counted"]
     counted = [step for step in counting if not step["warmup"]] or counting[-1:]
     missing, hook_points = model.get("missing", {}), model.get("hook_points", [])
@@ -62,7 +64,7 @@ def assemble(
         parameters=model.get("parameters", {}),
         effective_work=_effective_work(plain or measured or steps, model),
         steps=tuple(Step.model_validate(step) for step in steps),
-        stages=tuple(_with_spread(_with_memory(_stages(spanned), counted), ranks)),
+        stages=tuple(_with_spread(_with_memory(with_kernels(_stages(spanned), traced), counted), ranks)),
         layers=tuple(_layers(spanned)),
         missing=missing if spanned or counted else {},
         hook_points=tuple(HookPointRecord.model_validate(point) for point in hook_points),
@@ -72,6 +74,9 @@ def assemble(
         flops=flops_of(plain, *_device(environment)),
         router=router_of(counted),
         coverage=_coverage(spanned),
+        coverage_kernels=coverage_kernels(traced),
+        device=device_of(traced, spanned, [point["stage"] for point in hook_points if point["found"]]),
+        traces=tuple(start.get("traces", ())),
         overhead=tuple(_overhead(measured, plain)),
         notes=tuple(start.get("notes", ())),
         outcome=outcome or _outcome(events),
@@ -251,11 +256,12 @@ RATES = {
 
 
 def _throughput(plain: Sequence[Event]) -> dict[str, Measured]:
-    figures: dict[str, Measured] = {"step_ms": figure([step["ms"] for step in plain], "ms", "wall-clock")}
+    source: Source = plain[0].get("source", "wall-clock") if plain else "wall-clock"
+    figures: dict[str, Measured] = {"step_ms": figure([step["ms"] for step in plain], "ms", source)}
     for name, (work, unit) in RATES.items():
         rates = [step["work"][work] / step["ms"] * 1e3 for step in plain if step.get("work")]
         figures[name] = (
-            figure(rates, unit, "wall-clock")
+            figure(rates, unit, source)
             if rates or not plain
             else Absent(absent="the training script did not tell its batches: pass work= to profile.step()")
         )

@@ -7,6 +7,7 @@ from vlmprof.errors import UserError
 from vlmprof.records.bisect import BISECT_SCHEMA, Bisect
 from vlmprof.records.comparison import COMPARISON_SCHEMA, Comparison
 from vlmprof.records.figures import Record
+from vlmprof.records.history import HISTORY_SCHEMA, History
 from vlmprof.records.night import NIGHT_SCHEMA, Night
 from vlmprof.records.run import RUN_SCHEMA, Run
 from vlmprof.records.store import read_document
@@ -17,6 +18,7 @@ KINDS: dict[str, tuple[type[Record], str, str]] = {
     "vlmprof.run": (Run, RUN_SCHEMA, "run record"),
     "vlmprof.comparison": (Comparison, COMPARISON_SCHEMA, "comparison"),
     "vlmprof.night": (Night, NIGHT_SCHEMA, "night"),
+    "vlmprof.history": (History, HISTORY_SCHEMA, "history"),
     "vlmprof.bisect": (Bisect, BISECT_SCHEMA, "bisect document"),
 }
 """Kind -> its model, the newest schema that is read, how a person calls it."""

@@ -24,3 +24,6 @@ class Job(Record):
     skip_bad_samples: bool = False
     memory_limit: int = 0
     """Bytes; 0 means none."""
+    nvtx: bool = False
+    """NVTX ranges in plain steps, too, and cudaProfilerStart/Stop around the measured ones."""
+    memory_snapshot: bool = False

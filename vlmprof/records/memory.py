@@ -8,7 +8,17 @@ from vlmprof.records.figures import Absent, Figure, Measured, Record, Source, fi
 from vlmprof.records.journal import Event
 from vlmprof.records.stage_tree import STAGES
 
-__all__ = ["Growth", "Memory", "Router", "RouterLayer", "StageMemory", "memory_of", "router_of", "stage_memory"]
+__all__ = [
+    "DeviceMemory",
+    "Growth",
+    "Memory",
+    "Router",
+    "RouterLayer",
+    "StageMemory",
+    "memory_of",
+    "router_of",
+    "stage_memory",
+]
 
 CATEGORIES = ("parameters", "gradients", "optimizer_state")
 
@@ -41,6 +51,21 @@ class Growth(Record):
     """Stages whose own holdings grow, bytes a counted step."""
 
 
+class DeviceMemory(Record):
+    """The CUDA allocator and the device around it, from counted steps; bytes."""
+
+    reserved: Measured
+    """Peak of what the allocator took from the driver."""
+    fragmented: Measured
+    """Reserved but not in use when most was in use: what no request of that moment fitted into."""
+    graph_pools: Measured
+    """Private pools of CUDA graphs."""
+    outside: Measured
+    """In use on the device but not PyTorch's: the CUDA context, NCCL's buffers, other processes."""
+    retries: float
+    """Times that the allocator gave back its cache to find room, over the whole run."""
+
+
 class Memory(Record):
     """Bytes of the whole rank, from counted steps."""
 
@@ -54,6 +79,7 @@ class Memory(Record):
     held_after: Measured
     growth: Growth | None = None
     host_rss: Measured
+    device: DeviceMemory | None = None
     limit: int | None = None
     """Of --memory-limit."""
 
@@ -83,26 +109,33 @@ def _counted(samples: Sequence[float], source: Source = "tensor-bytes") -> Measu
     return figure(samples, "bytes", source)
 
 
+def _source(counted: Sequence[Event]) -> Source:
+    """How these steps were counted: tensor by tensor, or by the device's allocator."""
+    source: Source = counted[0]["memory"].get("source", "tensor-bytes")
+    return source
+
+
 def stage_memory(counted: Sequence[Event], stage: str, phases: Iterable[str]) -> dict[str, StageMemory]:
     """Phase -> memory of a stage. What belongs to no phase stands with the first one."""
     rows: dict[str, StageMemory] = {}
+    source = _source(counted)
     for number, phase in enumerate(phases):
         saved = [_pick(step, "saved", stage, phase) for step in counted]
         peaks = [_pick(step, "stage_peaks", stage, phase) for step in counted]
         facts: dict[str, Measured] = {}
         if any(saved):
-            facts["saved_activations"] = _counted(saved)
+            facts["saved_activations"] = _counted(saved, source)
         if any(peaks):
-            facts["peak"] = _counted(peaks)
+            facts["peak"] = _counted(peaks, source)
         if number == 0:
             for category in CATEGORIES:
                 sizes = [step["memory"]["held_after"].get(stage, {}).get(category, 0) for step in counted]
                 if any(sizes):
-                    facts[category] = _counted(sizes)
+                    facts[category] = _counted(sizes, source)
             for name in ("held_at_peak", "held_after"):
                 sizes = [sum(step["memory"][name].get(stage, {}).values()) for step in counted]
                 if any(sizes):
-                    facts[name] = _counted(sizes)
+                    facts[name] = _counted(sizes, source)
         if facts:
             rows[phase] = StageMemory(**facts)
     return rows
@@ -117,24 +150,39 @@ def memory_of(counted: Sequence[Event], every: Sequence[Event], limit: int | Non
     if not counted:
         return None
     facts = [step["memory"] for step in counted]
+    source = _source(counted)
 
     def held(category: str) -> Measured:
-        return _counted([sum(row.get(category, 0) for row in fact["held_after"].values()) for fact in facts])
+        sizes = [sum(row.get(category, 0) for row in fact["held_after"].values()) for fact in facts]
+        return _counted(sizes, source)
 
     highest = max(facts, key=lambda fact: float(fact["peak"]))
     return Memory(
-        peak=_counted([fact["peak"] for fact in facts]),
+        peak=_counted([fact["peak"] for fact in facts], source),
         peak_stage=highest["peak_where"][0],
         peak_phase=highest["peak_where"][1],
         parameters=held("parameters"),
         gradients=held("gradients"),
         optimizer_state=held("optimizer_state"),
-        saved_activations=_counted([sum(row[2] for row in fact["saved"] if row[1] == "forward") for fact in facts]),
-        held_after=_counted([_total_after(step) for step in counted]),
+        saved_activations=_counted(
+            [sum(row[2] for row in fact["saved"] if row[1] == "forward") for fact in facts], source
+        ),
+        held_after=_counted([_total_after(step) for step in counted], source),
         growth=_growth(every),
         host_rss=_counted([fact["rss"] for fact in facts], "os"),
+        device=_device([fact["device"] for fact in facts if fact.get("device")]),
         limit=limit,
     )
+
+
+def _device(facts: Sequence[Event]) -> DeviceMemory | None:
+    if not facts:
+        return None
+    figures = {
+        name: _counted([fact[name] for fact in facts], "allocator")
+        for name in ("reserved", "fragmented", "graph_pools", "outside")
+    }
+    return DeviceMemory(**figures, retries=facts[-1]["retries"])
 
 
 def _total_after(step: Event) -> float:
@@ -157,7 +205,7 @@ def _growth(every: Sequence[Event]) -> Growth | None:
         if stage_slope > LEAK_BYTES:
             by_stage[stage] = stage_slope
     return Growth(
-        bytes_per_step=Figure(value=slope, unit="bytes", source="tensor-bytes"),
+        bytes_per_step=Figure(value=slope, unit="bytes", source=_source(every)),
         confidence=confidence,
         leak=confidence is not None and confidence[0] > 0 and slope > LEAK_BYTES,
         by_stage=by_stage,
@@ -194,7 +242,7 @@ def router_of(counted: Sequence[Event]) -> Router | Absent | None:
         loads = [one[layer] for one in by_step if layer in one]
         mean = tuple(statistics.fmean(values) for values in zip(*loads, strict=True))
         rows.append(RouterLayer(layer=layer, tokens_per_expert=mean, imbalance=imbalance(mean), entropy=entropy(mean)))
-    sent = [step["memory"]["sent"] for step in counted]
+    sent = [step["memory"]["sent"] for step in counted if step["memory"]["sent"] is not None]
     return Router(
         layers=tuple(rows),
         imbalance=figure([max(map(imbalance, one.values())) for one in by_step], "ratio", "counted"),
@@ -202,7 +250,9 @@ def router_of(counted: Sequence[Event]) -> Router | Absent | None:
         dropped_tokens=figure([step["memory"]["dropped"] for step in counted], "tokens", "counted"),
         bytes_sent=_counted(
             [sum(size for stage, size in one.items() if stage.startswith("decoder.dispatcher")) for one in sent]
-        ),
+        )
+        if sent
+        else Absent(absent="bytes of collectives are counted on the CPU only"),
     )
 
 

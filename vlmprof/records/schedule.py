@@ -9,8 +9,8 @@ from vlmprof.records.run import StepKind
 __all__ = ["PlannedStep", "alternate", "plan_kinds"]
 
 
-COUNTED = 5
-"""Counted steps of a run at most, spread over it: bytes vary little, and each costs twice a plain step."""
+MOST: dict[StepKind, int] = {"counted": 5, "traced": 3}
+"""Steps of a kind in a run at most, spread over it: bytes and kernels vary little, and these cost more than a step."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,20 @@ def alternate(warmup: int = 3) -> Iterator[PlannedStep]:
 
 
 def plan_kinds(steps: int, warmup: int, others: tuple[StepKind, ...]) -> list[PlannedStep]:
-    """`steps` plain steps, and one of every other kind on each of their batches (`counted`: on some); who goes first
+    """`steps` plain steps, and one of every other kind on each of their batches (of `MOST`: on some); who goes first
     changes by turns, so that neither gains from what the other left warm."""
     # The first step of all is counted, where any is: what is allocated once and kept must be seen when it is.
     plan = [PlannedStep("counted", 0, warmup=True)] if "counted" in others else []
     plan += [PlannedStep("plain", batch, warmup=True) for batch in range(warmup)]
-    if warmup and "spanned" in others:
-        plan.append(PlannedStep("spanned", warmup - 1, warmup=True))
-    counted = {round(number * (steps - 1) / max(COUNTED - 1, 1)) for number in range(min(COUNTED, steps))}
+    plan += [PlannedStep(kind, warmup - 1, warmup=True) for kind in others if warmup and kind != "counted"]
+    chosen = {kind: spread(steps, most) for kind, most in MOST.items()}
     for number in range(steps):
-        kinds: list[StepKind] = ["plain", *(kind for kind in others if kind != "counted" or number in counted)]
+        kinds: list[StepKind] = ["plain", *(kind for kind in others if number in chosen.get(kind, range(steps)))]
         turn = number % len(kinds)
         plan += [PlannedStep(kind, warmup + number) for kind in kinds[turn:] + kinds[:turn]]
     return plan
+
+
+def spread(steps: int, most: int) -> set[int]:
+    """At most `most` of `range(steps)`, evenly, both ends among them."""
+    return {round(number * (steps - 1) / max(most - 1, 1)) for number in range(min(most, steps))}

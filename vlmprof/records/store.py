@@ -15,7 +15,7 @@ from vlmprof.records.comparison import COMPARISON_SCHEMA, Comparison
 from vlmprof.records.figures import Record
 from vlmprof.records.run import RUN_SCHEMA, Run
 
-__all__ = ["dump_json", "read_comparison", "read_document", "read_run", "read_runs", "write_whole"]
+__all__ = ["dump_json", "read_comparison", "read_document", "read_run", "read_runs", "write_output", "write_whole"]
 
 R = TypeVar("R", bound=Record)
 
@@ -45,6 +45,18 @@ def write_whole(path: Path, text: str) -> None:
             raise
     except OSError as error:
         raise MachineError(f"'{path}' cannot be written: {error.strerror}") from None
+
+
+def write_output(path: Path, text: str) -> None:
+    """`write_whole` to a place that a person named.
+
+    Raises:
+        UserError: it is a folder, or lies in none.
+        MachineError: no space, or no right to write there.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"'{path}' cannot be written: name a file in a folder that exists with -o")
+    write_whole(path, text)
 
 
 def _umask() -> int:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from vlmprof.records.bisect import Answer, Bisect, CommitRecord, Confirmation, Probe
 from vlmprof.records.store import dump_json
+from vlmprof.report.escape import escaped
 
 __all__ = [
     "TITLES",
@@ -203,19 +204,16 @@ def to_markdown(document: Bisect) -> str:
     """The answer and every attempt, for an issue or a report."""
     out = io.StringIO()
     plan, answer = document.plan, document.answer
-    print(f"# Bisect of {plan.range}\n", file=out)
+    print(f"# Bisect of {escaped(plan.range)}\n", file=out)
     if answer is not None:
-        print(f"**{TITLES[answer.kind]}**: {_cell(answer.text)}\n", file=out)
+        print(f"**{TITLES[answer.kind]}**: {escaped(answer.text)}\n", file=out)
         for line in _facts(answer, document):
-            print(f"- {_cell(line.strip())}", file=out)
+            print(f"- {escaped(line.strip())}", file=out)
     print("\n| tried as | commit | date | subject | verdict | reason | time |", file=out)
     print("|---|---|---|---|---|---|---:|", file=out)
     for probe in document.probes:
         commit = probe.commit
-        cells = (probe.role, f"`{commit.sha[:12]}`", commit.date[:10], commit.subject, probe.verdict, probe.reason)
-        print("| " + " | ".join(map(_cell, (*cells, seconds_of(probe)))) + " |", file=out)
+        told = (commit.date[:10], commit.subject, probe.verdict, probe.reason, seconds_of(probe))
+        cells = (escaped(probe.role), f"`{commit.sha[:12]}`", *map(escaped, told))
+        print(f"| {' | '.join(cells)} |", file=out)
     return out.getvalue()
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

@@ -57,30 +57,43 @@ def search_path(attempts: Sequence[Attempt], rows: Sequence[str], marked: Sequen
     return plain(figure)
 
 
-def change_waterfall(rows: Sequence[tuple[str, float]], start: tuple[str, float], end: str, unit: str) -> Plot:
+class Change(NamedTuple):
+    """One step of a waterfall: a name for the axis, the whole name, how far it leads."""
+
+    label: str
+    name: str
+    value: float
+
+
+def change_waterfall(rows: Sequence[Change], start: tuple[str, float], end: str, unit: str) -> Plot:
     """From `start` by the changes of `rows` to the end: what explains a difference."""
     go = graph_objects()
-    names = [start[0], *(name for name, _ in rows), end]
+    names = [start[0], *(row.name for row in rows), end]
+    last = start[1] + sum(row.value for row in rows)
+    amounts = [f"{start[1]:,.4g}", *(f"{row.value:+,.3g}" for row in rows), f"{last:,.4g}"]
     figure = go.Figure(
         go.Waterfall(
             orientation="h",
             y=list(range(len(names))),
-            x=[start[1], *(change for _, change in rows), 0],
+            x=[start[1], *(row.value for row in rows), 0],
             measure=["absolute", *("relative" for _ in rows), "total"],
+            text=amounts,
+            textposition="outside",
+            cliponaxis=False,
             customdata=[label(name) for name in names],
             increasing={"marker": {"color": COLOURS["worse"]}},
             decreasing={"marker": {"color": COLOURS["better"]}},
             totals={"marker": {"color": COLOURS["total"]}},
             connector={"line": {"width": 1, "color": "#94a3b8"}},
-            hovertemplate="%{customdata}<br>%{delta:+,.4g} " + unit + "<extra></extra>",
+            hovertemplate="%{customdata}<br>%{text} " + unit + "<extra></extra>",
         )
     )
     reached, level = [start[1]], start[1]
-    for _, change in rows:
-        level += change
+    for row in rows:
+        level += row.value
         reached.append(level)
     low, high = min(reached), max(reached)
-    room = max((high - low) * 0.15, high * 0.002)
+    room = max((high - low) * 0.4, high * 0.002)  # for the amounts beside the bars
     figure.update_xaxes(range=[max(0.0, low - room) if low >= 0 else low - room, high + room])
     figure.update_layout(showlegend=False)
-    return with_rows(figure, [(0, name) for name in names], unit)
+    return with_rows(figure, [(0, name) for name in (start[0], *(row.label for row in rows), end)], unit)

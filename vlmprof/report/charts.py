@@ -59,6 +59,8 @@ LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bot
 ROW_PX = 26
 INDENT_PX = 12
 LETTER_PX = 6.6
+LETTERS = 25
+"""Of a row's name, at most."""
 
 
 class Titles(NamedTuple):
@@ -85,6 +87,11 @@ def graph_objects() -> Any:
 def label(text: str) -> str:
     """Plain text for plotly: no tags, no entities of its own."""
     return html.escape(text, quote=False)
+
+
+def shortened(name: str) -> str:
+    """The end of a long name: on a phone there must be room for bars beside it. Tables have it whole."""
+    return name if len(name) <= LETTERS else "…" + name[1 - LETTERS :]
 
 
 def plain(figure: Any) -> Plot:
@@ -130,6 +137,7 @@ def tree_bars(stages: Sequence[str], parts: Bars, unit: str, marks: Bars | None 
 
 def with_rows(figure: Any, rows: Sequence[tuple[int, str]], unit: str) -> Plot:
     """Row names, flush left and set in by depth, beside horizontal bars; the first row on top."""
+    rows = [(depth, shortened(name)) for depth, name in rows]
     margin = max((depth * INDENT_PX + len(name) * LETTER_PX for depth, name in rows), default=0.0) + 14
     for number, (depth, name) in enumerate(rows):
         figure.add_annotation(
@@ -150,6 +158,8 @@ def with_rows(figure: Any, rows: Sequence[tuple[int, str]], unit: str) -> Plot:
     )
     figure.update_yaxes(range=[len(rows) - 0.5, -0.5], showticklabels=False, zeroline=False, showgrid=False)
     figure.update_xaxes(title={"text": unit, "standoff": 6}, automargin=True, nticks=6)
+    if not figure.layout.xaxis.range:
+        figure.update_xaxes(rangemode="tozero")
     return plain(figure)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from vlmprof.records.comparison import Comparison, MemoryChange, Metric, Side
 from vlmprof.records.figures import Figure
-from vlmprof.report.change_charts import change_waterfall
+from vlmprof.report.change_charts import Change, change_waterfall
 from vlmprof.report.page import Block, Cell, Chart, Fact, Facts, Listing, Page, Prose, Section, Table, Tone
 from vlmprof.report.run_time import show
 from vlmprof.sizes import show_bytes
@@ -21,7 +21,12 @@ MIB = 2**20
 
 def comparison_page(found: Comparison) -> Page:
     """Verdicts first, then what explains them."""
-    sections = [Section("verdicts", "Verdicts", (_verdicts(found),)), _stages(found), _memory(found), _losses(found)]
+    sections = [
+        Section("verdicts", "Verdicts", (_verdicts(found), _reasons(found))),
+        _stages(found),
+        _memory(found),
+        _losses(found),
+    ]
     return Page(
         "comparison",
         f"{found.a.label} → {found.b.label}",
@@ -59,7 +64,7 @@ def _side(side: Side) -> str:
 
 def percent(change: float | None) -> str:
     """A relative change with its sign: `+3.2 %`."""
-    return "not relative: A is 0" if change is None else f"{change:+.1%}"
+    return "A is 0" if change is None else "=" if change == 0 else f"{change:+.1%}"
 
 
 def _value(metric: Metric, value: float) -> str:
@@ -93,17 +98,27 @@ def _verdicts(found: Comparison) -> Block:
             (
                 metric.title,
                 Cell(metric.verdict, VERDICTS[metric.verdict]),
+                "=" if metric.a == metric.b else percent(metric.change),
                 _value(metric, metric.a),
                 _value(metric, metric.b),
-                percent(metric.change),
                 interval,
                 "" if metric.p_adjusted is None else f"{metric.p_adjusted:.3g}",
                 f"{metric.threshold:.1%}",
-                metric.reason,
             )
         )
-    columns = ("metric", "verdict", "A", "B", "change", "95 % interval", "p, corrected", "matters from", "why")
-    return Table(columns, tuple(rows), caption=found.method, texts=frozenset({0, 1, 8}))
+    columns = ("metric", "verdict", "change", "A", "B", "95 % interval", "p, corrected", "matters from")
+    return Table(columns, tuple(rows), caption=found.method, texts=frozenset({0, 1}))
+
+
+def _reasons(found: Comparison) -> Listing:
+    """Why, of all that is not the same."""
+    return Listing(
+        tuple(
+            Cell(f"{metric.title}: {metric.reason}", VERDICTS[metric.verdict])
+            for metric in sorted(found.metrics, key=lambda metric: ORDER.index(metric.verdict))
+            if metric.verdict != "same"
+        )
+    )
 
 
 def _stages(found: Comparison) -> Section:
@@ -112,7 +127,7 @@ def _stages(found: Comparison) -> Section:
     if not found.stages:
         chart = Chart("waterfall", title, absent="the sides have no stage times in common: run with --stage-breakdown")
         return Section("stages", "Which stage it is", (*told, chart))
-    named = [(f"{row.name}/{row.phase}", row.change_ms) for row in found.stages]
+    named = [Change(_short(row.name, row.phase), f"{row.name}/{row.phase}", row.change_ms) for row in found.stages]
     before, after = sum(row.a_ms for row in found.stages), sum(row.b_ms for row in found.stages)
     rows = tuple(
         (
@@ -139,7 +154,8 @@ def _stages(found: Comparison) -> Section:
     )
     note = (
         f"Self times of spanned or traced steps, {before:,.1f} ms on side A and {after:,.1f} ms on side B; "
-        "the axis does not begin at 0. Red: slower, green: faster."
+        "the axis does not begin at 0. Red: slower, green: faster; "
+        "enc, dec: encoder, decoder; fwd, bwd, recomp: forward, backward, recompute."
     )
     plot = change_waterfall(_largest(named), ("step, A", before), "step, B", "ms a step")
     chart = Chart("waterfall", title, plot, Table(columns, rows), note)
@@ -150,32 +166,42 @@ def _busy(before: float | None, after: float | None) -> tuple[str]:
     return ("absent" if before is None or after is None else f"{after - before:+,.2f}",)
 
 
-def _largest(named: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+PHASES = {"forward": "/fwd", "backward": "/bwd", "recompute": "/recomp", "step": ""}
+
+
+def _short(stage: str, phase: str = "step") -> str:
+    """A stage's name for a phone: first letters of the part of the model, last name, phase."""
+    head, _, rest = stage.partition(".")
+    name = f"{head[:3]}.{rest.rpartition('.')[2]}" if rest else stage
+    return name + PHASES.get(phase, f"/{phase}")
+
+
+def _largest(named: Sequence[Change]) -> list[Change]:
     """The largest changes, and all others as one."""
-    ordered = sorted(named, key=lambda row: -abs(row[1]))
+    ordered = sorted(named, key=lambda row: -abs(row.value))
     rest = ordered[STEPS:]
-    more = [(f"{len(rest)} others", sum(change for _, change in rest))] if rest else []
-    return ordered[:STEPS] + more
+    if len(rest) < 2:
+        return ordered
+    name = f"{len(rest)} others"
+    return [*ordered[:STEPS], Change(name, name, sum(row.value for row in rest))]
 
 
 def _memory(found: Comparison) -> Section:
     title = "What explains the change of the peak, MiB"
     held = [row for row in found.memory if row.category == "held_at_peak"]
     if not held:
-        why = "the sides have no memory by stage in common: run with --stage-breakdown"
+        why = "no stage's part of the peak moved, or it was not counted on both sides"
         return Section("memory", "Memory", (Chart("memory-waterfall", title, absent=why),))
-    before = sum(row.a_bytes for row in held)
     rows = tuple(_memory_row(row) for row in found.memory)
     table = Table(("stage", "what", "A", "B", "change", "of the change"), rows, texts=frozenset({0, 1}))
-    if not any(row.change_bytes for row in held):
-        return Section("memory", "Memory", (Chart("memory-waterfall", title, absent="no stage's part of it moved"),))
+    peak = next((metric.a for metric in found.metrics if metric.name == "memory_peak"), 0.0)
     plot = change_waterfall(
-        _largest([(row.stage, row.change_bytes / MIB) for row in held if row.change_bytes]),
-        ("peak, A", before / MIB),
+        _largest([Change(_short(row.stage), row.stage, row.change_bytes / MIB) for row in held]),
+        ("peak, A", peak / MIB),
         "peak, B",
         "MiB",
     )
-    note = "What each stage held when most was in use; the axis does not begin at 0."
+    note = "What each stage held when most was in use; the axis does not begin at 0. Red: more, green: less."
     return Section("memory", "Memory", (Chart("memory-waterfall", title, plot, table, note),))
 
 

@@ -17,25 +17,32 @@ from vlmprof.records.bisect import Bisect
 from vlmprof.records.comparison import Comparison
 from vlmprof.records.documents import read_any
 from vlmprof.records.figures import Record
+from vlmprof.records.history import History
 from vlmprof.records.night import Night
 from vlmprof.records.run import Run
-from vlmprof.records.store import write_whole
+from vlmprof.records.store import write_output
 from vlmprof.report.bisect_page import bisect_page
 from vlmprof.report.comparison_page import comparison_page
+from vlmprof.report.history_page import history_page
 from vlmprof.report.night_page import Attached, attachments, night_page
 from vlmprof.report.page import Chart, Page
 from vlmprof.report.run_page import run_page
 
 __all__ = ["html_of", "page_of", "write_report"]
 
-PAGES: dict[type[Record], Callable[[Any], Page]] = {Run: run_page, Bisect: bisect_page, Comparison: comparison_page}
+PAGES: dict[type[Record], Callable[[Any], Page]] = {
+    Run: run_page,
+    Bisect: bisect_page,
+    Comparison: comparison_page,
+    History: history_page,
+}
 
 
 def write_report(document: Record, path: Path, folder: Path | None = None) -> None:
     """Write the page of a document whole to `path`.
 
     Args:
-        document: a run, comparison, bisect or night.
+        document: a run, comparison, bisect, history or night.
         path: of the HTML file.
         folder: where the documents of a night lie; default: beside `path`.
 
@@ -43,10 +50,8 @@ def write_report(document: Record, path: Path, folder: Path | None = None) -> No
         UserError: there is no such folder, or `path` is one.
         MachineError: plotly is missing, or the disk is full.
     """
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"'{path}' cannot be written: name a file in a folder that exists with -o")
     attached = read_attached(document, folder or path.parent) if isinstance(document, Night) else {}
-    write_whole(path, html_of(document, attached))
+    write_output(path, html_of(document, attached))
 
 
 def read_attached(night: Night, folder: Path) -> Attached:

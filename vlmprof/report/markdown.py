@@ -1,39 +1,30 @@
-"""Any document as Markdown, for pull requests and issues: the answer first, long tables folded.
+"""Any document as Markdown, for pull requests and issues: the answer first, long tables folded."""
 
-Texts of a document are untrusted: pipes, tags, mentions and links in them are made harmless.
-"""
-
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from vlmprof.errors import UserError
 from vlmprof.records.bisect import Bisect
+from vlmprof.records.comparison import Comparison
 from vlmprof.records.figures import Record
 from vlmprof.records.run import Run
-from vlmprof.records.store import write_whole
 from vlmprof.report.bisect import to_markdown as bisect_markdown
+from vlmprof.report.comparison import markdown as comparison_markdown
+from vlmprof.report.escape import escaped, fenced
 from vlmprof.report.page import Block, Cell, Chart, Facts, Lines, Listing, Prose, Table
 from vlmprof.report.run_page import run_page
 
-__all__ = ["escaped", "markdown_of", "write_markdown"]
-
-
-def write_markdown(document: Record, path: Path) -> None:
-    """Write the Markdown of a document whole to `path`.
-
-    Raises:
-        UserError: there is no such folder, or `path` is one.
-        MachineError: the disk is full.
-    """
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"'{path}' cannot be written: name a file in a folder that exists with -o")
-    write_whole(path, markdown_of(document))
+__all__ = ["markdown_of"]
 
 
 def markdown_of(document: Record) -> str:
-    """A document as Markdown."""
+    """A document as Markdown.
+
+    Raises:
+        UserError: it has no such form.
+    """
+    if type(document) not in FORMS:
+        raise UserError(f"a {type(document).__name__.lower()} has no Markdown: leave --markdown out")
     return FORMS[type(document)](document)
 
 
@@ -66,7 +57,7 @@ def _block(block: Block) -> str:
         case Listing():
             return "\n".join(f"- {_cell(item)}" for item in block.items)
         case Lines():
-            return _fenced("\n".join(block.lines))
+            return fenced("\n".join(block.lines))
         case Table():
             return "" if block.folded else _table(block)
         case Chart():
@@ -95,26 +86,8 @@ def _cell(cell: str | Cell) -> str:
     return escaped(cell.text if isinstance(cell, Cell) else cell)
 
 
-_SPECIAL = re.compile(r"([\\`*_\[\]|~])")
-
-
-def escaped(text: str) -> str:
-    """Plain text on one line: no Markdown, no tags, no mention of anybody, no link made of it."""
-    line = " ".join(text.split(" ")).replace("\r", " ").replace("\n", " ")
-    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    line = _SPECIAL.sub(r"\\\1", line)
-    return re.sub(r"([@#]|(?:https?|ftp):|www\.)(?=\S)", lambda match: match[0][:-1] + _entity(match[0][-1]), line)
-
-
-def _entity(letter: str) -> str:
-    return f"&#{ord(letter)};"
-
-
-def _fenced(text: str) -> str:
-    """A code block whose fence is longer than any in it."""
-    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{fence}\n{text}\n{fence}"
-
-
-FORMS: dict[type[Record], Callable[[Any], str]] = {Run: run_markdown, Bisect: bisect_markdown}
+FORMS: dict[type[Record], Callable[[Any], str]] = {
+    Run: run_markdown,
+    Bisect: bisect_markdown,
+    Comparison: comparison_markdown,
+}

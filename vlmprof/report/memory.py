@@ -82,14 +82,21 @@ def memory_notes(run: Run) -> Text:
         if growth is not None and isinstance(growth.bytes_per_step, Figure):
             text.append(f"; growth {show_bytes(growth.bytes_per_step.value)} a counted step")
         text.append(f"; host RSS {_bytes(memory.host_rss)}")
+        if memory.device is not None:
+            device = memory.device
+            text.append(
+                f"\nreserved {_bytes(device.reserved)}, of it {_bytes(device.fragmented)} in no use at the peak; "
+                f"CUDA graphs' pools {_bytes(device.graph_pools)}; not PyTorch's {_bytes(device.outside)}"
+            )
     if isinstance(run.router, Router):
         router = run.router
         worst = max(router.layers, key=lambda layer: layer.imbalance)
         text.append(
             f"\nexperts: in layer {worst.layer} the most loaded gets {worst.imbalance:.1f} times the mean (entropy "
-            f"{worst.entropy:.2f}); {_value(router.dropped_tokens)} choices dropped; "
-            f"dispatcher sent {_bytes(router.bytes_sent)}"
+            f"{worst.entropy:.2f}); {_value(router.dropped_tokens)} choices dropped"
         )
+        if isinstance(router.bytes_sent, Figure):
+            text.append(f"; dispatcher sent {_bytes(router.bytes_sent)}")
     if run.flops is not None:
         flops = run.flops
         text.append(f"\n{_value(flops.tflops_per_second, 3)} model TFLOP/s")

@@ -58,7 +58,7 @@ def night_page(night: Night, attached: Attached) -> Page:
         )
     )
     overview = Section("workloads", "Workloads", (_overview(night), *_notes(night.notes)))
-    parts = tuple(_workload(one, attached) for one in night.workloads)
+    parts = tuple(_workload(number, one, attached) for number, one in enumerate(night.workloads))
     title = f"Night of {night.created[:10]}"
     return Page("night", title, _badge(night), tuple(about), (facts,), (overview,), parts=parts)
 
@@ -84,27 +84,27 @@ def _notes(notes: tuple[str, ...]) -> tuple[Block, ...]:
     return (Listing(tuple(Cell(note) for note in notes)),) if notes else ()
 
 
-def _anchor(workload: WorkloadNight) -> str:
-    return "workload-" + "".join(letter if letter.isalnum() else "-" for letter in workload.name)
+def _anchor(number: int) -> str:
+    return f"workload-{number}"
 
 
 def _overview(night: Night) -> Table:
     rows = tuple(
         (
-            Cell(one.name, "", _anchor(one)),
+            Cell(one.name, "", _anchor(number)),
             Cell(WORDS.get(one.status, one.status), STATUSES[one.status]),
             _commit(one.culprit) if one.culprit is not None and one.status != "fixed" else "",
             one.reason,
             one.platform,
             duration(one.seconds),
         )
-        for one in night.workloads
+        for number, one in enumerate(night.workloads)
     )
     columns = ("workload", "result", "culprit", "why", "platform", "time")
     return Table(columns, rows, texts=frozenset({0, 1, 2, 3, 4}))
 
 
-def _workload(one: WorkloadNight, attached: Attached) -> Page:
+def _workload(number: int, one: WorkloadNight, attached: Attached) -> Page:
     """One workload: its facts, and its documents as parts."""
     shown: list[Page] = []
     lost: list[Cell] = []
@@ -128,7 +128,7 @@ def _workload(one: WorkloadNight, attached: Attached) -> Page:
         _about(one),
         tuple(_summary(one)),
         tuple(sections),
-        _anchor(one),
+        _anchor(number),
         tuple(shown),
     )
 

@@ -10,9 +10,15 @@ __all__ = ["RunProgress"]
 
 
 class RunProgress:
-    """`with RunProgress(name, steps) as progress: run_workload(..., progress.watch)`"""
+    """`with RunProgress(name, steps) as progress: run_workload(..., progress.watch)`
 
-    def __init__(self, name: str, steps: int) -> None:
+    Args:
+        steps: of one run, as planned; its worker knows better once it has a device.
+        runs: how many follow each other.
+    """
+
+    def __init__(self, name: str, steps: int, runs: int = 1) -> None:
+        self._runs, self._done = runs, 0
         console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -25,7 +31,7 @@ class RunProgress:
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task(
-            name, total=steps, note="starting the worker, importing torch and Megatron"
+            name, total=steps * runs, note="starting the worker, importing torch and Megatron"
         )
 
     def __enter__(self) -> Self:
@@ -42,6 +48,10 @@ class RunProgress:
         if event["event"] == "step":
             loss = f", loss {event['loss']:.4f}" if event.get("loss") is not None else ""
             kind = "warm-up" if event["warmup"] else event["kind"]
+            self._done += 1
             self._progress.update(self._task, advance=1, note=f"{kind} {event['ms']:.0f} ms{loss}")
+        elif event["event"] == "schedule":  # a GPU adds traced steps
+            self._progress.update(self._task, total=self._done + event["steps"] * self._runs)
+            self._runs -= 1
         elif event["event"] == "environment":
             self._progress.update(self._task, note="building the model")

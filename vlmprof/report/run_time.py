@@ -12,6 +12,7 @@ from vlmprof.sizes import show_bytes
 
 __all__ = ["ranks_section", "show", "steps_section", "time_section"]
 
+FLOP_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 NOT_OBSERVED = "no spanned step was completed: run with --stage-breakdown"
 
 
@@ -21,8 +22,17 @@ def show(measured: Measured | None, digits: int = 3) -> str:
         return f"absent: {measured.absent}" if isinstance(measured, Absent) else "absent"
     if measured.unit == "bytes":
         return show_bytes(measured.value)
-    value = f"{measured.value:,.0f}" if abs(measured.value) >= 100 else f"{measured.value:.{digits}g}"
+    if measured.unit == "FLOP":
+        return show_flops(measured.value, digits)
+    large = abs(measured.value) >= 10**digits
+    value = f"{measured.value:,.0f}" if large else f"{measured.value:.{digits}g}"
     return value if measured.unit == "ratio" else f"{value} {measured.unit}"
+
+
+def show_flops(count: float, digits: int = 3) -> str:
+    """`17.6 GFLOP`"""
+    size, letter = next(((s, one) for s, one in FLOP_UNITS if abs(count) >= s), (1.0, ""))
+    return f"{count / size:.{digits}g} {letter}FLOP"
 
 
 def time_section(run: Run) -> Section:
@@ -208,5 +218,5 @@ def _rank_table(run: Run) -> Table:
         return show_bytes(value) if name.endswith("bytes") else f"{value:,.1f}"
 
     rows = tuple((f"{r.rank}", r.host, *(cell(name, getattr(r, name)) for name in RANK_COLUMNS)) for r in run.ranks)
-    caption = "Means a step. What makes a rank slow stands on the left of grad_sync, where the others wait for it."
+    caption = "Means a step. A rank that waits for a slower one does so in grad_sync."
     return Table(("rank", "host", *RANK_COLUMNS.values()), rows, caption=caption, texts=frozenset({0, 1}))

@@ -12,6 +12,7 @@ from vlmprof.records.figures import Absent, Figure, Measured
 from vlmprof.records.run import Run
 from vlmprof.records.stage_tree import PHASES, STAGES
 from vlmprof.records.store import dump_json
+from vlmprof.report.device import device_notes, device_table
 from vlmprof.report.memory import held_table, memory_notes, memory_table
 from vlmprof.report.ranks import rank_table, spread_table
 from vlmprof.report.tree import branch
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 BAR_WIDTH = 12
+CLOCKS = {"wall-clock": "wall clock", "cuda-event": "spans between CUDA events"}
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -96,6 +98,8 @@ def render(run: Run, breakdown: bool) -> RenderableType:
         parts += [Text(), _throughput(run)]
     if breakdown and any(isinstance(row.total_ms, Figure) for row in run.stages):
         parts += [Text(), stage_table(run), _footnotes(run)]
+    if breakdown and run.device is not None:
+        parts += [Text(), device_table(run, run.device), device_notes(run, run.device)]
     if breakdown and run.ranks:
         parts += [Text(), spread_table(run), Text(), rank_table(run)]
     if run.outcome.held:
@@ -207,7 +211,9 @@ def bar(share: float, width: int = BAR_WIDTH) -> str:
 
 def _footnotes(run: Run) -> Text:
     observed = [step for step in run.steps if step.kind == "spanned" and not step.warmup]
-    notes = [f"ms a step, wall clock, mean over the middle half of {len(observed)} spanned steps"]
+    timed = run.stages[0].total_ms
+    clock = CLOCKS.get(timed.source, timed.source) if isinstance(timed, Figure) else "no clock"
+    notes = [f"ms a step, {clock}, mean over the middle half of {len(observed)} spanned steps"]
     if run.coverage is not None:
         notes.append(f"coverage {run.coverage:.3f}")
     for row in run.overhead:

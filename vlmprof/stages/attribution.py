@@ -34,7 +34,7 @@ def attribute(events: Sequence[tuple[Any, int]], milliseconds: Callable[[Any, An
     stack: list[RangeTime] = []
     previous: Any = None
     for mark, code in events:
-        if stack:
+        if stack and mark is not previous:  # edges at one moment share their mark
             stack[-1].self_ms += milliseconds(previous, mark)
         if code == LEAVE:
             stack.pop()

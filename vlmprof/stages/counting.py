@@ -1,10 +1,12 @@
 """A counted step: memory by stage, routing and communication, put together for the journal."""
 
+from collections.abc import Callable
 from typing import Any
 
 import psutil
 import torch
 
+from vlmprof.stages.clock import NoClock
 from vlmprof.stages.hookpoints import Place
 from vlmprof.stages.hooks import Hooks
 from vlmprof.stages.memory import MemoryCounter
@@ -43,17 +45,18 @@ class Counting:
         self._start = counter.held()
         counter.where, counter.micro_batch = self._where, lambda: self._recorder.micro_batch
         self._hooks.install()
-        self._recorder.begin_step()
+        self._recorder.begin_step(NoClock())
         counter.__enter__()
 
-    def stop(self) -> None:
+    def stop(self) -> Callable[[], dict[str, Any]]:
         """The counter off and the model as it was; also after an exception."""
         self._counter.__exit__(None, None, None)
         self._recorder.end_step()
         self._hooks.remove()
+        return lambda: {"memory": self._facts()}
 
-    def facts(self) -> dict[str, Any]:
-        """Of the step that was stopped, as the journal takes it; bytes."""
+    def _facts(self) -> dict[str, Any]:
+        """Bytes."""
         counter = self._counter
         timeline = read_timeline(self._start, counter.events)
         saved = saved_activations(counter.saved)
@@ -72,8 +75,10 @@ class Counting:
             "expert_tokens": self._routing.arrived,
         }
 
-    def facts_at_failure(self) -> dict[str, Any]:
-        """What is held now, and how the experts are loaded in this micro-batch."""
+    def facts_at_failure(self, counted: bool) -> dict[str, Any] | None:
+        """What is held now, and how the experts are loaded in this micro-batch; of a counted step only."""
+        if not counted:
+            return None
         counter = self._counter
         return {
             "live": counter.live,

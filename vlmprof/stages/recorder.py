@@ -13,7 +13,7 @@ from torch.autograd import Variable
 
 from vlmprof.stages.attribution import LEAVE
 from vlmprof.stages.clock import Clock
-from vlmprof.stages.ranges import NvtxRanges
+from vlmprof.stages.ranges import NvtxRanges, Sink
 from vlmprof.stages.tree import Range
 
 __all__ = ["Recorder", "in_backward"]
@@ -26,16 +26,14 @@ class Recorder:
     """Records the ranges of one step at a time. Ids are indices into `ranges`."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock = clock
         self.ranges: list[Range] = []
         self.events: list[tuple[Any, int]] = []
         self.micro_batch = -1
         """Of the model's last forward in this step; -1 before it."""
         self.failed_in: Range | None = None
         """The innermost open range when an exception first passed through."""
-        self._nvtx = NvtxRanges()
-        # Bound once: these run at every range edge inside the step.
-        self._mark, self._push, self._pop, self._names = clock.mark, self._nvtx.push, self._nvtx.pop, self._nvtx.names
+        self._clock, self._nvtx = clock, NvtxRanges()
+        self._use(clock, self._nvtx)
         self._ids: dict[Range, int] = {}
         self._stack: list[int] = []
         self._holds: dict[tuple[int, int], bool] = {}
@@ -52,8 +50,15 @@ class Recorder:
         if known is None:
             known = self._ids[range_] = len(self.ranges)
             self.ranges.append(range_)
-            self._nvtx.register(range_.name)
+            self._sink.register(range_)
         return known
+
+    def _use(self, clock: Clock, sink: Sink) -> None:
+        """Bound once a step: these run at every range edge inside it."""
+        self._sink = sink
+        self._mark, self._push, self._pop, self._names = clock.mark, sink.push, sink.pop, sink.names
+        for range_ in self.ranges[len(sink.names) :]:
+            sink.register(range_)
 
     @property
     def depth(self) -> int:
@@ -63,7 +68,10 @@ class Recorder:
     def innermost(self) -> Range | None:
         return self.ranges[self._stack[-1]] if self._stack else None
 
-    def begin_step(self) -> None:
+    def begin_step(self, clock: Clock | None = None, sink: Sink | None = None) -> None:
+        """Open the step's range. Its edges are marked by `clock` and shown to `sink`: the recorder's own clock and NVTX
+        unless given."""
+        self._use(clock or self._clock, sink or self._nvtx)
         self.events = []
         self.micro_batch = -1
         self.enter(self._step)
@@ -88,8 +96,9 @@ class Recorder:
     def unwind(self, depth: int) -> None:
         """Close the innermost ranges until `depth` are open."""
         stack = self._stack
+        mark = self._mark() if len(stack) > depth else None
         while len(stack) > depth:
-            self.events.append((self._mark(), LEAVE))
+            self.events.append((mark, LEAVE))
             stack.pop()
             self._pop()
         if self._backward_base is not None and self._backward_base > depth:

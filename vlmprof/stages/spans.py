@@ -1,6 +1,5 @@
 """From the marks of a step to its ranges as they lay in time: for a trace of a few steps."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,8 +8,8 @@ from vlmprof.stages.tree import Range
 
 __all__ = ["SAMPLED_STEPS", "SpanSampler", "spans_of"]
 
-SAMPLED_STEPS = 2
-"""Spanned steps, warm-up aside, whose spans are kept."""
+SAMPLED_STEPS = 3
+"""The first spanned steps, whose spans are kept; one of them may be a warm-up step."""
 MOST_SPANS = 50_000
 """A step of more ranges is not kept: its journal line would be megabytes."""
 Span = tuple[str, int | None, str, float, float, int]
@@ -32,8 +31,9 @@ def spans_of(
     began = events[0][0]
     found: list[Span] = []
     open_: list[int] = []
+    now = 0.0
     for mark, code in events:
-        now = round(milliseconds(began, mark), 4)
+        now = max(now, round(milliseconds(began, mark), 4))  # marks of two streams may pass in another order
         if code == LEAVE:
             place = open_.pop()
             found[place] = (*found[place][:4], now, found[place][5])
@@ -55,13 +55,11 @@ class SpanSampler:
         events: Sequence[tuple[Any, int]],
         ranges: Sequence[Range],
         milliseconds: Callable[[Any, Any], float],
-        warmup: bool,
+        began: float,
     ) -> dict[str, Any]:
         """What a step's event says more: `spans`, and `spans_began`, when the step began on this host's clock, in
-        seconds since the epoch; nothing for the steps that are not kept. To be asked as soon as the step is over."""
-        if warmup or not self._left or not events or len(events) > 2 * MOST_SPANS:
+        seconds since the epoch; nothing for the steps that are not kept."""
+        if not self._left or not events or len(events) > 2 * MOST_SPANS:
             return {}
         self._left -= 1
-        ended = time.time()
-        spans = spans_of(events, ranges, milliseconds)
-        return {"spans_began": ended - spans[0][4] / 1e3, "spans": spans}
+        return {"spans_began": began, "spans": spans_of(events, ranges, milliseconds)}

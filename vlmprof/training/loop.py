@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import itertools
 import math
 import time
@@ -22,6 +23,10 @@ from vlmprof.records.schedule import PlannedStep
 from vlmprof.stages.clock import Clock
 from vlmprof.stages.finiteness import NonFiniteError, first_in_forward, last_in_gradients
 from vlmprof.stages.memory import MemoryCounter
+from vlmprof.stages.observers import NOTHING, Keep
+from vlmprof.stages.ownership import lasting_tensors, parameter_stages
+from vlmprof.training.graphs import graph_capture
+from vlmprof.training.loading import Loader, Make
 from vlmprof.workload.batches import MicroBatch, make_micro_batch
 from vlmprof.workload.flops import stage_flops, step_flops, useful_flops
 from vlmprof.workload.initial import initialise
@@ -50,30 +55,37 @@ def train(
     journal: Journal,
     clock: Clock | None = None,
     memory_limit: int = 0,
+    keep: Keep = NOTHING,
 ) -> None:
-    """Train the workload along `schedule`; every step is told to `journal`. `clock` is the wall clock unless given.
+    """Train the workload along `schedule`; every step is told to `journal`. `clock` is the device's unless given.
 
-    With `memory_limit` (bytes) everything is counted from the first parameter on, and an allocation above it raises
-    `torch.OutOfMemoryError`.
+    With `memory_limit` (bytes) an allocation above it raises `torch.OutOfMemoryError`: on a GPU by the allocator
+    itself, elsewhere by counting everything from the first parameter on.
     """
-    batches = [*itertools.islice(plan_steps(workload, source), 1 + max(planned.batch for planned in schedule))]
+    last_warm = next((n for n, planned in enumerate(schedule) if planned.kind != "plain" or not planned.warmup), 0) - 1
+    planned_batches = [planned.batch for planned in schedule]
+    batches = [*itertools.islice(plan_steps(workload, source), 1 + max(planned_batches))]
     data = workload.data
     journal.tell("plan", realism=source.realism, source=data.path or data.kind, skipped=source.skipped)
     counter = MemoryCounter(memory_limit)
     try:
-        with counter if memory_limit else contextlib.nullcontext():
-            model, optimizer = build(workload, dtype)
+        with counter if memory_limit and device.type == "cpu" else contextlib.nullcontext():
+            model, optimizer = build(workload, dtype, device)
     except torch.OutOfMemoryError:
-        held = {"building": {"tensors": counter.live}}
+        held = {"building": {"tensors": counter.live or torch.cuda.memory_allocated()}}
         journal.tell("where", stage="building", memory={"held": held, "saved": {}, "tokens_per_expert": []})
         raise
     model.config.finalize_model_grads_func = finalize_model_grads
     if dtype == torch.bfloat16:
         model.config.grad_scale_func = optimizer.scale_loss
     forward_backward = get_forward_backward_func()
-    profile = Profile([model], optimizer, schedule, journal, workload.name, clock, counter)
+    gc.collect()
+    gc.freeze()  # what is built stays: collections between steps need not look at it
+    capture = graph_capture(workload, model, optimizer)
+    profile = Profile([model], optimizer, schedule, journal, workload.name, clock, counter, keep)
     share = Share.of_this_rank(workload)
-    batches_of = functools.partial(micro_batches, workload, share, dtype, device)
+    read = functools.partial(readers, workload, share, dtype, device)
+    loader = Loader([batches[number] for number in planned_batches], read, device)
 
     def forward_step(data: Iterator[MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Any]:
         batch = next(data)
@@ -87,7 +99,7 @@ def train(
             optimizer.zero_grad()
             reports = forward_backward(
                 forward_step_func=forward_step,
-                data_iterator=profile.data(batches_of(step)),
+                data_iterator=profile.data(loader.of(profile.index)),
                 model=[model],
                 num_microbatches=share.micro_batches,
                 seq_length=workload.data.seq_length,
@@ -95,10 +107,12 @@ def train(
                 forward_only=False,
             )
             sums = torch.stack([report["loss"] for report in reports]).tolist()  # (sum, useful tokens) a micro-batch
-            _check_losses(profile, workload, model, [total for total, _ in sums], functools.partial(batches_of, step))
+            _check_losses(profile, workload, model, [total for total, _ in sums], step, read)
             _, grad_norm, _ = optimizer.step()
             if not math.isfinite(float(grad_norm or 0.0)):
                 raise _bad_gradient(profile, model)
+            if capture and profile.index == last_warm:
+                capture()
             total, useful = (sum(column) for column in zip(*sums, strict=True))
             profile.step(
                 total / max(useful, 1.0),
@@ -113,7 +127,18 @@ def train(
         profile.tell_where(lambda number: share.shapes(batches[planned.batch], number) if planned else {})
         raise
     finally:
+        loader.close()
         profile.close()
+        gc.unfreeze()
+        _let_go(model, optimizer)
+
+
+def _let_go(model: torch.nn.Module, optimizer: Any) -> None:
+    """Free what was trained: autograd's nodes keep Megatron's DDP alive where the collector cannot see it, and the next
+    run in this process would find the memory taken."""
+    owners = parameter_stages([model], [])
+    for tensor, *_ in [*lasting_tensors([model], optimizer, owners)]:
+        tensor.untyped_storage().resize_(0)
 
 
 def _check_losses(
@@ -121,7 +146,8 @@ def _check_losses(
     workload: Workload,
     model: torch.nn.Module,
     losses: list[float],
-    again: Callable[[], Iterator[MicroBatch]],
+    step: Step,
+    read: Make,
 ) -> None:
     """Stop before the optimizer spreads a loss that is not finite; say which stage of which micro-batch made it.
 
@@ -133,7 +159,7 @@ def _check_losses(
         return
     where = None
     if workload.layout.ep == 1:  # else a forward needs the other ranks, which are not coming
-        batch = next(itertools.islice(again(), number, None))
+        batch = read(step)[number]().to(next(model.parameters()).device)
         where = first_in_forward(profile.places, lambda: model(batch))
     note = "" if where or workload.layout.ep > 1 else "; a second forward of it was finite"
     stage, layer = where or (None, None)
@@ -201,14 +227,16 @@ class Share:
         }
 
 
-def build(workload: Workload, dtype: torch.dtype) -> tuple[Any, Any]:
+def build(workload: Workload, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
     """The model in Megatron's DDP, and its optimizer."""
-    model = build_model(workload, dtype)
+    model = build_model(workload, dtype, device).to(device)
     local = workload.model.decoder.num_moe_experts // workload.layout.ep
     initialise(model, workload.seed, first_expert=local * parallel_state.get_expert_model_parallel_rank())
     for part, knob in FROZEN_PARTS.items():
         model.get_submodule(part).requires_grad_(not getattr(workload.knobs, knob))
-    model = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
+    # As Megatron-LM's own training: gradients of bf16 parameters are summed in fp32.
+    settings = DistributedDataParallelConfig(grad_reduce_in_fp32=dtype == torch.bfloat16)
+    model = DistributedDataParallel(model.config, settings, model)
     config = OptimizerConfig(optimizer="adam", lr=LEARNING_RATE, bf16=dtype == torch.bfloat16, params_dtype=dtype)
     return model, get_megatron_optimizer(config, [model])
 
@@ -220,12 +248,16 @@ def useful_loss(mask: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, dict[str,
     return total, useful, {"loss": torch.stack([total.detach(), useful.float()])}
 
 
-def micro_batches(
+def readers(
     workload: Workload, share: Share, dtype: torch.dtype, device: torch.device, step: Step
-) -> Iterator[MicroBatch]:
-    """This rank's micro-batches of one step, each read when it is asked for."""
-    for number in range(share.micro_batches):
-        yield make_micro_batch(workload, share.sequences(step, number), dtype, device)
+) -> list[Callable[[], MicroBatch]]:
+    """This rank's micro-batches of one step, each a function that reads it into host memory."""
+
+    def read(number: int) -> MicroBatch:
+        batch = make_micro_batch(workload, share.sequences(step, number), dtype)
+        return batch.pinned() if device.type == "cuda" else batch
+
+    return [functools.partial(read, number) for number in range(share.micro_batches)]
 
 
 def work_of(workload: Workload, step: Step) -> dict[str, Any]:

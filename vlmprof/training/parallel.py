@@ -1,5 +1,6 @@
 """Megatron's world: process group, parallel state and random seeds, on one process or under torchrun."""
 
+import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +35,10 @@ def megatron_world(workload: Workload, device: torch.device) -> Iterator[None]:
             expert_tensor_parallel_size=layout.etp or None,
         )
         torch.manual_seed(workload.seed)
-        model_parallel_cuda_manual_seed(workload.seed)
+        known = inspect.signature(model_parallel_cuda_manual_seed).parameters
+        # A tracker that is safe to capture, also where an earlier run of this process had another.
+        graphed = {"te_rng_tracker": workload.knobs.cuda_graph != "none", "force_reset_rng": device.type == "cuda"}
+        model_parallel_cuda_manual_seed(workload.seed, **{n: on for n, on in graphed.items() if on and n in known})
         yield
     finally:
         parallel_state.destroy_model_parallel()

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vlmprof.errors import Exit, UserError
+from vlmprof.errors import Exit, MachineError, UserError
 from vlmprof.lifeline import die_with_parent
 from vlmprof.records.environment import git_commit, host_facts, package_versions, relevant_variables
 from vlmprof.records.job import Job
@@ -32,13 +32,13 @@ def main(job_file: str) -> int:
     _log_to(folder / f"rank{rank}.log")
     with FileJournal(folder / f"rank{rank}.jsonl") as journal:
         journal.tell("worker", pid=os.getpid(), host=socket.gethostname(), rank=rank)
-        return work(job, journal)
+        return work(job, journal, folder)
 
 
-def work(job: Job, journal: Journal) -> int:
-    """Do the job in this process and tell `journal` how it went; the exit code."""
+def work(job: Job, journal: Journal, folder: Path | None = None) -> int:
+    """Do the job in this process and tell `journal` how it went; the exit code. Traces go to `folder`."""
     try:
-        _work(job, journal)
+        _work(job, journal, folder)
     except UserError as error:
         journal.tell("refused", message=str(error), exit_code=int(error.exit_code))
         return int(error.exit_code)
@@ -59,7 +59,7 @@ def _log_to(path: Path) -> None:
     faulthandler.enable(file=log)
 
 
-def _work(job: Job, journal: Journal) -> None:
+def _work(job: Job, journal: Journal, folder: Path | None) -> None:
     warnings.filterwarnings("ignore")  # Megatron's advice about TE and Apex; what matters is in the record
     import torch
 
@@ -75,6 +75,9 @@ def _work(job: Job, journal: Journal) -> None:
             from vlmprof.training.bridge import cpu_bridge
 
             applied = stack.enter_context(cpu_bridge())
+        else:
+            torch.cuda.set_device(device)
+        _check_device(job, device)
         megatron = _import_megatron(job)
         from vlmprof.records.schedule import plan_kinds
         from vlmprof.training.parallel import megatron_world
@@ -85,12 +88,38 @@ def _work(job: Job, journal: Journal) -> None:
         source = open_source(workload, job.skip_bad_samples)
         journal.tell("environment", environment=_environment(device, dtype, job.threads, megatron, applied))
         stack.enter_context(megatron_world(workload, device))
+        from vlmprof.stages.observers import Keep
         from vlmprof.training.loop import train
 
-        schedule = plan_kinds(job.steps, job.warmup, job.kinds)
+        kinds = job.kinds
+        if device.type == "cuda" and "spanned" in kinds and not job.nvtx:  # one profiler at a time
+            kinds = (*kinds, "traced")
+        schedule = plan_kinds(job.steps, job.warmup, kinds)
         if job.memory_limit:
             schedule = [replace(planned, kind="counted") for planned in schedule]
-        train(workload, source, schedule, dtype, device, journal, memory_limit=job.memory_limit)
+        if workload.knobs.cuda_graph != "none":  # graphs are captured in plain steps, before anything looks on
+            schedule.sort(key=lambda planned: not (planned.warmup and planned.kind == "plain"))
+        journal.tell("schedule", steps=len(schedule))
+        keep = Keep(folder, int(os.environ.get("RANK", "0")), job.nvtx, job.memory_snapshot)
+        train(workload, source, schedule, dtype, device, journal, memory_limit=job.memory_limit, keep=keep)
+
+
+def _check_device(job: Job, device: Any) -> None:
+    """Raises:
+    MachineError: the job needs a CUDA device, and there is none.
+    """
+    import torch
+
+    if device.type == "cpu" and job.memory_snapshot:
+        raise MachineError("--memory-snapshot needs a CUDA device, and there is none: leave it out")
+    graphs = job.workload.knobs.cuda_graph
+    if device.type == "cpu" and graphs != "none":
+        raise MachineError(f"knobs.cuda_graph={graphs} needs a CUDA device, and there is none: use none")
+    if graphs != "none" and job.warmup < 2:
+        raise UserError(f"knobs.cuda_graph={graphs} is captured after warm-up steps: use --warmup 2 or more")
+    if device.type == "cuda" and job.memory_limit:
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(min(job.memory_limit / total, 1.0), device)
 
 
 def _import_megatron(job: Job) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """From a planned sequence to tensors: pictures are read, resized and cut into patches here, every time anew."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,11 +36,22 @@ class MicroBatch:
     image_positions: Tensor
     """int64 [image tokens]: rows of the flattened [s * b] embeddings"""
 
+    def to(self, device: torch.device) -> "MicroBatch":
+        """The same on a device; copies from pinned memory do not wait."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
 
-def make_micro_batch(
-    workload: Workload, sequences: Many[Sequence], dtype: torch.dtype, device: torch.device
-) -> MicroBatch:
-    """Read the pictures of `sequences` and lay everything out."""
+    def pinned(self) -> "MicroBatch":
+        """The same in memory that a GPU can copy from on its own."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "MicroBatch":
+        tensors = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "grids"}
+        changed: dict[str, Any] = {n: change(value) for n, value in tensors.items() if isinstance(value, Tensor)}
+        return replace(self, **changed)
+
+
+def make_micro_batch(workload: Workload, sequences: Many[Sequence], dtype: torch.dtype) -> MicroBatch:
+    """Read the pictures of `sequences` and lay everything out in host memory."""
     length, count = workload.data.seq_length, len(sequences)
     ids = torch.full((count, length + 1), int(Mark.PAD), dtype=torch.int64)
     useful = torch.zeros((count, length + 1), dtype=torch.float32)
@@ -51,13 +64,13 @@ def make_micro_batch(
     is_image = ids[:, :-1] == Mark.IMAGE
     rows, columns = is_image.nonzero(as_tuple=True)  # in sequence order, as the pictures are
     return MicroBatch(
-        input_ids=ids[:, :-1].contiguous().to(device),
-        position_ids=torch.arange(length, device=device).expand(count, -1).contiguous(),
-        labels=ids[:, 1:].contiguous().to(device),
-        loss_mask=useful[:, 1:].contiguous().to(device),
-        patches=torch.from_numpy(np.concatenate(patches)).to(device, dtype) if patches else None,
+        input_ids=ids[:, :-1].contiguous(),
+        position_ids=torch.arange(length).expand(count, -1).contiguous(),
+        labels=ids[:, 1:].contiguous(),
+        loss_mask=useful[:, 1:].contiguous(),
+        patches=torch.from_numpy(np.concatenate(patches)).to(dtype) if patches else None,
         grids=[(p.height // encoder.patch_size, p.width // encoder.patch_size) for p in pictures],
-        image_positions=(columns * count + rows).to(device),
+        image_positions=columns * count + rows,
     )
 
 

@@ -98,6 +98,13 @@ IMPOSSIBLE: tuple[Rule, ...] = (
         lambda w: bool(w.knobs.cuda_graph_scope) and w.knobs.cuda_graph == "none",
         lambda w: "knobs.cuda_graph_scope needs knobs.cuda_graph=local or transformer_engine",
     ),
+    (
+        lambda w: w.knobs.cuda_graph != "none" and w.knobs.recompute == "full",
+        lambda w: (
+            f"knobs.cuda_graph={w.knobs.cuda_graph} cannot hold layers that knobs.recompute=full runs again: "
+            "use recompute=selective or none"
+        ),
+    ),
 )
 
 NOT_YET: tuple[Rule, ...] = (
@@ -106,7 +113,6 @@ NOT_YET: tuple[Rule, ...] = (
     (lambda w: w.layout.cp > 1, lambda w: "layout.cp above 1 (context parallel) is not built yet"),
     (lambda w: w.layout.etp > 1, lambda w: "layout.etp above 1 (expert tensor parallel) is not built yet"),
     (lambda w: w.layout.fsdp != "none", lambda w: f"layout.fsdp={w.layout.fsdp} is not built yet: use none"),
-    (lambda w: w.knobs.cuda_graph != "none", lambda w: f"knobs.cuda_graph={w.knobs.cuda_graph} is not built yet"),
     (lambda w: w.knobs.dispatcher == "flex", lambda w: "knobs.dispatcher=flex is not built yet: use alltoall"),
 )
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import megatron.core
 import torch
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.enums import ModelType
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 from torch.nn import functional
@@ -16,9 +16,20 @@ from torch.nn import functional
 from vlmprof.errors import UserError
 from vlmprof.workload.batches import MicroBatch
 from vlmprof.workload.spec import Workload
-from vlmprof.workload.vision import Merger, VisionModel, encoder_layer_spec
+from vlmprof.workload.vision import Merger, VisionModel
 
-__all__ = ["VisionLanguageModel", "build_model"]
+__all__ = ["VisionLanguageModel", "build_model", "has_transformer_engine"]
+
+
+def has_transformer_engine(device: torch.device) -> bool:
+    """Whether layers are Transformer Engine's there: it needs a CUDA device."""
+    if device.type != "cuda":
+        return False
+    try:
+        import transformer_engine.pytorch
+    except ImportError:
+        return False
+    return bool(transformer_engine.pytorch)
 
 
 class VisionLanguageModel(MegatronModule):  # type: ignore[misc]
@@ -33,6 +44,12 @@ class VisionLanguageModel(MegatronModule):  # type: ignore[misc]
         self.vision_model = vision_model
         self.vision_projection = vision_projection
         self.language_model = language_model
+
+    @property
+    def decoder(self) -> TransformerBlock:
+        """Where Megatron's schedules look for the layers, to tell them which micro-batch is coming."""
+        block: TransformerBlock = self.language_model.decoder
+        return block
 
     def set_input_tensor(self, input_tensor: Any) -> None:
         """Part of Megatron's schedule protocol: what the previous pipeline stage sends."""
@@ -60,29 +77,43 @@ class VisionLanguageModel(MegatronModule):  # type: ignore[misc]
         return flat.view_as(embedded)
 
 
-def build_model(workload: Workload, dtype: torch.dtype) -> VisionLanguageModel:
+CPU = torch.device("cpu")
+SAFE_GRAPH_SCOPE = ("attn", "moe_router", "moe_preprocess")
+"""What an MoE layer can capture without expert capacity: all but what depends on how many tokens each expert gets."""
+
+
+def build_model(workload: Workload, dtype: torch.dtype, device: torch.device = CPU) -> VisionLanguageModel:
     """The model of a workload with Megatron's parallel state as it stands; values are uninitialised (see `initial`).
+
+    Layers are Transformer Engine's on a CUDA device that has it, Megatron's local ones elsewhere.
 
     Raises:
         UserError: this megatron-core version lacks a setting that the workload asks for.
     """
     encoder, decoder = workload.model.encoder, workload.model.decoder
+    if has_transformer_engine(device):
+        from vlmprof.workload import te as layers
+    else:
+        from vlmprof.workload import local as layers  # type: ignore[no-redef]
     vision_config = transformer_config(
         workload,
         dtype,
+        layers.FUSIONS,
         num_layers=encoder.num_layers,
         hidden_size=encoder.hidden_size,
         num_attention_heads=encoder.num_attention_heads,
         ffn_hidden_size=encoder.ffn_hidden_size,
         layernorm_epsilon=encoder.layernorm_epsilon,
         normalization="LayerNorm",
-        activation_func=_gelu_tanh,
+        # Megatron's fused bias and GELU computes the tanh form, too, and is chosen by this name.
+        activation_func=functional.gelu if layers.FUSIONS.get("bias_activation_fusion") else _gelu_tanh,
         add_bias_linear=True,
         add_qkv_bias=True,
     )
     projector_config = transformer_config(
         workload,
         dtype,
+        {},
         num_layers=1,
         hidden_size=decoder.hidden_size,
         num_attention_heads=decoder.num_attention_heads,
@@ -93,6 +124,7 @@ def build_model(workload: Workload, dtype: torch.dtype) -> VisionLanguageModel:
     language_config = transformer_config(
         workload,
         dtype,
+        {**layers.FUSIONS, **layers.MOE_FUSIONS},
         num_layers=decoder.num_layers,
         hidden_size=decoder.hidden_size,
         num_attention_heads=decoder.num_attention_heads,
@@ -112,23 +144,18 @@ def build_model(workload: Workload, dtype: torch.dtype) -> VisionLanguageModel:
         moe_token_dispatcher_type=workload.knobs.dispatcher,
         moe_router_load_balancing_type="aux_loss",
         moe_aux_loss_coeff=decoder.moe_aux_loss_coeff,
+        **_graphs(workload),
         **_only_if_set(
             moe_router_force_load_balancing=workload.knobs.force_balanced_routing,
             moe_expert_capacity_factor=workload.knobs.expert_capacity_factor,
         ),
     )
-    spec = get_gpt_layer_local_spec(
-        num_experts=decoder.num_moe_experts,
-        moe_grouped_gemm=False,
-        qk_layernorm=decoder.qk_layernorm,
-        normalization="RMSNorm",
-    )
     return VisionLanguageModel(
-        VisionModel(vision_config, encoder, encoder_layer_spec()),
-        Merger(projector_config, encoder, workload.model.merged_width),
+        VisionModel(vision_config, encoder, layers.encoder_layer_spec()),
+        Merger(projector_config, encoder, workload.model.merged_width, layers.projector_submodules()),
         GPTModel(
             config=language_config,
-            transformer_layer_spec=spec,
+            transformer_layer_spec=layers.decoder_layer_spec(decoder),
             vocab_size=decoder.vocab_size,
             max_sequence_length=workload.data.seq_length,
             position_embedding_type="rope",
@@ -138,8 +165,10 @@ def build_model(workload: Workload, dtype: torch.dtype) -> VisionLanguageModel:
     )
 
 
-def transformer_config(workload: Workload, dtype: torch.dtype, **settings: Any) -> TransformerConfig:
-    """A TransformerConfig with what all parts share: no dropout, no fusions that need Transformer Engine or Apex.
+def transformer_config(
+    workload: Workload, dtype: torch.dtype, fusions: dict[str, Any], **settings: Any
+) -> TransformerConfig:
+    """A TransformerConfig with what all parts share: no dropout, and of fusions what this version knows of `fusions`.
 
     Raises:
         UserError: this version has no field for one of `settings`, or refuses their combination.
@@ -166,6 +195,7 @@ def transformer_config(workload: Workload, dtype: torch.dtype, **settings: Any) 
         "apply_rope_fusion": False,
         "calculate_per_token_loss": True,
         "expert_model_parallel_size": workload.layout.ep if "num_moe_experts" in settings else 1,
+        **fusions,
     }
     if knobs.recompute == "full":
         shared |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
@@ -179,6 +209,16 @@ def transformer_config(workload: Workload, dtype: torch.dtype, **settings: Any) 
         return TransformerConfig(**known)
     except (ValueError, AssertionError) as error:
         raise UserError(f"megatron-core {megatron.core.__version__} refuses this workload: {error}") from None
+
+
+def _graphs(workload: Workload) -> dict[str, Any]:
+    """Which parts of a decoder layer become CUDA graphs, under the names that this version has for it."""
+    knobs = workload.knobs
+    fields = {field.name for field in dataclasses.fields(TransformerConfig)}
+    parts = "cuda_graph_modules" if "cuda_graph_modules" in fields else "cuda_graph_scope"
+    if knobs.cuda_graph == "none":
+        return {}
+    return {"cuda_graph_impl": knobs.cuda_graph, parts: list(knobs.cuda_graph_scope or SAFE_GRAPH_SCOPE)}
 
 
 def _only_if_set(**settings: Any) -> dict[str, Any]:

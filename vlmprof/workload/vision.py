@@ -4,16 +4,8 @@ Patches of all pictures of a micro-batch lie in one packed sequence, 2x2 neighbo
 within a picture. Follows the vision tower and patch merger of Qwen3-VL (arXiv:2511.21631).
 """
 
-import copy
-import itertools
-from typing import Any
-
 import torch
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.vision.multimodal_projector import MultimodalProjector
-from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
-from megatron.core.transformer.dot_product_attention import DotProductAttention
-from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.mlp import MLPSubmodules
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
@@ -24,38 +16,7 @@ from torch.nn import functional
 
 from vlmprof.workload.spec import Encoder
 
-__all__ = ["Merger", "VisionModel", "encoder_layer_spec", "patch_positions"]
-
-
-class PackedImageAttention(DotProductAttention):  # type: ignore[misc]
-    """Megatron's own attention, once per picture.
-
-    The picture boundaries travel in place of the attention mask (int32 [pictures + 1], as `cu_seqlens`), since the
-    mask is what every version hands through blocks, layers and recomputation unchanged. A loop over pictures costs
-    sum(P^2), a block-diagonal mask over the packed sequence (sum P)^2.
-    """
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **kwargs: Any) -> Tensor:
-        """query, key, value: [patches, 1, heads, head_dim] -> [patches, 1, hidden]."""
-        kwargs["attn_mask_type"] = AttnMaskType.no_mask
-        bounds = attention_mask.tolist()
-        return torch.cat(
-            [
-                super(PackedImageAttention, self).forward(
-                    query[start:end], key[start:end], value[start:end], None, **kwargs
-                )
-                for start, end in itertools.pairwise(bounds)
-            ]
-        )
-
-
-def encoder_layer_spec() -> ModuleSpec:
-    """Megatron's local layer spec, with attention that sees one whole picture (the local ViT spec is causal)."""
-    spec = copy.deepcopy(get_gpt_layer_local_spec())
-    attention = spec.submodules.self_attention
-    attention.params["attn_mask_type"] = AttnMaskType.no_mask
-    attention.submodules.core_attention = PackedImageAttention
-    return spec
+__all__ = ["Merger", "VisionModel", "patch_positions"]
 
 
 def patch_positions(grids: list[tuple[int, int]], merge: int) -> Tensor:
@@ -116,13 +77,15 @@ class VisionModel(MegatronModule):  # type: ignore[misc]
 class Merger(MegatronModule):  # type: ignore[misc]
     """Norm, `merge` x `merge` neighbours side by side, then Megatron's two-layer projector to the decoder's width."""
 
-    def __init__(self, config: TransformerConfig, encoder: Encoder, merged_width: int) -> None:
+    def __init__(
+        self, config: TransformerConfig, encoder: Encoder, merged_width: int, submodules: MLPSubmodules
+    ) -> None:
         super().__init__(config=config)
         self.merged_width = merged_width
         self.norm = torch.nn.LayerNorm(encoder.hidden_size, eps=encoder.layernorm_epsilon, dtype=config.params_dtype)
         self.projector = MultimodalProjector(
             config=config,
-            submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear),
+            submodules=submodules,
             projector_type="mlp",
             input_size=merged_width,
         )

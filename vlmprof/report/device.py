@@ -1,0 +1,86 @@
+"""An accelerator's time on the terminal: what kernels of each stage took beside its span, and when there were none."""
+
+from rich.table import Table
+from rich.text import Text
+
+from vlmprof.records.figures import Figure
+from vlmprof.records.run import Device, Run, Stage
+from vlmprof.records.stage_tree import STAGES, ancestors
+from vlmprof.report.tree import branch
+
+__all__ = ["device_notes", "device_table"]
+
+COLUMNS = {
+    "busy_ms": "busy",
+    "total_ms": "span",
+    "exposed_ms": "exposed",
+    "launch_bound_ms": "idle",
+    "syncs": "syncs",
+}
+
+
+def device_table(run: Run, device: Device) -> Table:
+    """Milliseconds by stage over all phases, children included in their parents."""
+    sums: dict[str, dict[str, float]] = {}
+    for row in run.stages:
+        for name in COLUMNS:
+            # Busy, span and exposed hold what lies below already; idle and waits are of the stage itself.
+            above = ancestors(row.name) if name in ("launch_bound_ms", "syncs") else ()
+            for stage in (row.name, *above):
+                line = sums.setdefault(stage, {})
+                line[name] = line.get(name, 0.0) + _value(row, name)
+    whole = _of(device, "busy_ms")
+    sums.setdefault("step", {}).update(launch_bound_ms=_of(device, "launch_bound_ms"), syncs=_of(device, "syncs"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("device", no_wrap=True)
+    for title in ("busy", "share", "span", "exposed", "idle", "syncs"):
+        table.add_column(title, justify="right", no_wrap=True)
+    seen = [stage for stage in STAGES if stage in sums]
+    for stage in seen:
+        line = sums[stage]
+        busy = line["busy_ms"]
+        table.add_row(
+            Text(branch(stage, seen), style="bold" if stage == "step" else ""),
+            _ms(busy),
+            f"{busy / whole:.1%}" if whole else "-",
+            _ms(line["total_ms"]),
+            _ms(line["exposed_ms"]),
+            _ms(line["launch_bound_ms"]),
+            f"{line['syncs']:.0f}" if line["syncs"] else "",
+        )
+    return table
+
+
+def device_notes(run: Run, device: Device) -> Text:
+    """How these figures were got, and what could not be told apart."""
+    share = _of(device, "busy_ms") / max(_of(device, "step_ms"), 1e-9)
+    steps = len(device.busy_ms.samples) if isinstance(device.busy_ms, Figure) else 0
+    text = Text(style="dim")
+    text.append(
+        f"ms a step, mean of {steps} traced steps; busy: union of kernels, copies and memsets by who launched them; "
+        f"idle: no kernel while the host was there; the GPU is busy {share:.0%} of a traced step with "
+        f"{device.kernels:,.0f} kernels"
+    )
+    if run.coverage_kernels is not None:
+        text.append(f"; {run.coverage_kernels:.2%} of kernel time in a named stage")
+    if run.traces:
+        text.append(f"; open {run.traces[0]} of the run folder in ui.perfetto.dev")
+    for stage in device.hidden:
+        text.append(f"\nhidden: {stage}", style="not dim")
+    return text
+
+
+def _value(row: Stage, name: str) -> float:
+    measured = getattr(row, name)
+    if isinstance(measured, Figure):
+        return measured.value
+    return float(measured) if isinstance(measured, int | float) else 0.0
+
+
+def _of(device: Device, name: str) -> float:
+    measured = getattr(device, name)
+    return measured.value if isinstance(measured, Figure) else 0.0
+
+
+def _ms(value: float) -> str:
+    return "" if not value else f"{value:,.2f}" if value < 10 else f"{value:,.1f}"

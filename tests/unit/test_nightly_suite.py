@@ -17,7 +17,7 @@ def write(text: str) -> str:
 def test_shipped_suites_are_in_order(name: str) -> None:
     suite = load_suite(name)
     assert suite.description
-    assert any(entry.rounds for entry in suite.workloads.values())
+    assert any(entry.rounds for entry in suite.workloads.values()) == (name == "h200")
     assert all(entry.load(workload).hash8 for workload, entry in suite.workloads.items())
 
 

@@ -68,6 +68,9 @@ def facts(part: WorkloadNight) -> Iterator[str]:
             yield from (f"- {code(line)}" for line in part.outcome.evidence[-3:])
     if part.answer is not None:
         yield from _answer(part.answer)
+    for matter in part.other_matters:
+        how = "gone, too" if matter.closed_by is not None else "open, and hidden or not looked at tonight"
+        yield f"- {how}: {plain(matter.title)}"
     yield from (f"- {plain(note)}" for note in part.notes)
     for what in ("run", "comparison", "ab", "bisect"):
         if part.status != "good" and (path := getattr(part, what)):

@@ -165,3 +165,20 @@ def test_a_range_is_bisected_by_hand_and_nothing_is_remembered(tmp_path: Path) -
     part = result("night")["small"]
     assert (part["status"], part["answer"]["commits"][0]["sha"]) == ("failed", culprit)
     assert not Path("state/state.json").exists()
+
+
+def test_a_slow_down_is_found_by_running_both_in_turns_and_bisected(tmp_path: Path) -> None:
+    Path("small.toml").write_text(SMALL.replace("confirm = 1", "confirm = 0\nrounds = 3\nslowdown = 0.5"))
+    repo, culprit = planted(
+        tmp_path / "megatron-core", "_time.sleep(0.3)\n    return _forward(self, *arguments, **options)"
+    )
+    parent = repo.git("rev-parse", f"{culprit}~1")
+    first = spend(repo, parent, "first", "small.toml", 0)
+    assert "ab" not in first["small"] or not first["small"]["ab"]
+    second = spend(repo, culprit, "second", "small.toml", 1)["small"]
+    assert (second["status"], second["matter"]["kind"]) == ("regressed", "time")
+    assert second["answer"]["commits"][0]["sha"] == culprit
+    ab = json.loads(Path("second", second["ab"]).read_text())
+    assert next(row for row in ab["metrics"] if row["name"] == "step_ms")["verdict"] == "worse"
+    bisect = json.loads(Path("second", second["bisect"]).read_text())
+    assert all(probe["observation"]["imported"] == ["megatron/core/__init__.py"] for probe in bisect["probes"])

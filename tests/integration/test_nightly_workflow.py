@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -39,14 +40,15 @@ def run_steps(job: str) -> list[dict[str, Any]]:
 
 
 def resolved(text: str, inputs: dict[str, str]) -> str:
-    """`${{ inputs.NAME || 'default' }}`, which is all that the steps use besides the token."""
+    """`${{ inputs.NAME || 'default' }}`, which is all that the steps use besides `accept` and the token."""
 
     def value(match: re.Match[str]) -> str:
         name, default = match["name"], match["default"] or ""
         return inputs.get(name, "") or default
 
     plain = re.sub(r"\$\{\{ inputs\.(?P<name>\w+)(?: \|\| '(?P<default>[^']*)')? \}\}", value, text)
-    return plain.replace("${{ github.token }}", "a-token")
+    accept = "--accept" if inputs.get("accept") else ""
+    return plain.replace("${{ inputs.accept && '--accept' || '' }}", accept).replace("${{ github.token }}", "a-token")
 
 
 def perform(step: dict[str, Any], folder: Path, environment: dict[str, str], inputs: dict[str, str]) -> int:
@@ -89,35 +91,43 @@ def test_the_steps_of_a_night_name_the_planted_commit(tmp_path: Path, scratch: t
     assert f"`{culprit[:12]}` cache what the router saw" in summary
     (clone / "nights").mkdir()
     (clone / "night").rename(clone / "nights" / "night-cpu")
-    calls = issues(clone, environment, tmp_path, [])
-    assert [words[:2] for words, _ in calls] == [["issue", "list"], ["label", "create"], ["issue", "create"]]
-    assert culprit[:12] in calls[-1][1]
-
-
-def issues(clone: Path, environment: dict[str, str], tmp_path: Path, listed: list[dict[str, Any]]) -> list[Any]:
-    """What the issues job's step asks of gh."""
-    calls, answer = tmp_path / "calls", tmp_path / "listed.json"
-    calls.unlink(missing_ok=True)
-    answer.write_text(json.dumps(listed))
-    gh = tmp_path / "bin" / "gh"
-    gh.write_text(f"#!{sys.executable}\n" + GH.format(calls=str(calls), listed=str(answer)))
-    gh.chmod(0o755)
+    calls = fake_gh(tmp_path, [])
     (step,) = (step for step in run_steps("issues") if step["name"] != "Install")
     assert perform(step, clone, environment, {}) == 0
+    told = asked(calls)
+    assert [words[:2] for words, _ in told] == [["issue", "list"], ["label", "create"], ["issue", "create"]]
+    assert culprit[:12] in told[-1][1]
+
+
+def fake_gh(tmp_path: Path, listed: list[dict[str, Any]]) -> Path:
+    """A gh on PATH that answers with `listed`; returns the file that it writes what it was asked to."""
+    calls, answer, gh = tmp_path / "calls", tmp_path / "listed.json", tmp_path / "bin" / "gh"
+    calls.unlink(missing_ok=True)
+    gh.parent.mkdir(exist_ok=True)
+    answer.write_text(json.dumps(listed))
+    gh.write_text(f"#!{sys.executable}\n" + GH.format(calls=str(calls), listed=str(answer)))
+    gh.chmod(0o755)
+    return calls
+
+
+def asked(calls: Path) -> list[Any]:
     return [json.loads(line) for line in calls.read_text().splitlines()]
 
 
 def test_issues_are_opened_updated_and_closed_with_arguments_and_files(
-    tmp_path: Path, scratch: tuple[Path, dict[str, str]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clone, environment = scratch
     evil = OPEN.model_copy(update={"title": "$(touch pwned) `touch pwned`; --repo=x\n@you"})
-    folder = clone / "nights" / "night-cpu"
-    folder.mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    script = runpy.run_path(str(ROOT / "scripts" / "nightly_issues.py"))
+    file = tmp_path / "result.json"
 
     def asks(matter: Any, listed: list[dict[str, Any]]) -> list[Any]:
-        (folder / "result.json").write_text(dump_json(night(part("x", matter))))
-        return issues(clone, environment, tmp_path, listed)
+        file.write_text(dump_json(night(part("x", matter))))
+        calls = fake_gh(tmp_path, listed)
+        monkeypatch.setattr(sys, "argv", ["nightly_issues.py", str(file)])
+        assert script["main"]() == 0
+        return asked(calls)
 
     opened = asks(evil, [])
     assert [words[:2] for words, _ in opened] == [["issue", "list"], ["label", "create"], ["issue", "create"]]

@@ -101,6 +101,16 @@ def test_what_is_untold_or_not_done_moves_nothing() -> None:
     assert (part.status, known) == ("good", before)
 
 
+def test_what_is_accepted_is_good_from_then_on_and_closes_what_was_open() -> None:
+    worse = metric("memory_peak")
+    _, known = spend(Remembered(good=good_at("a")), "b", OK, worse, comparison="c")
+    part = WorkloadNight(name="small", platform="cpu-x1", good=known.good, outcome=OK, comparison="c")
+    part = settle(part, None, known, commit("c"), accepted=worse)
+    assert (part.status, part.reason) == ("good", "accepted: more memory")
+    assert [matter.closed_by for matter in part.other_matters] == [commit("c")]
+    assert after(part, known, commit("c"), "night c", moves=True) == Remembered(good=good_at("c"), platform="cpu-x1")
+
+
 def test_the_machines_own_failures_are_no_matter() -> None:
     killed = Outcome(status="failed", failure_class="killed", message="ended by SIGKILL")
     before = Remembered(good=good_at("a"))

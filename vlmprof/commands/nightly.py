@@ -30,6 +30,9 @@ def nightly(
         str,
         typer.Option(metavar="GOOD..BAD", help="Hold BAD against GOOD and bisect between; nothing is remembered."),
     ] = "",
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Take the commit as good where it trains: what is worse is meant.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the document, and nothing else, on stdout.")] = False,
 ) -> int:
     """Spend a night: run a suite on the newest commit, compare with the last good one, find the commit to blame.
@@ -42,7 +45,7 @@ def nightly(
 
     if budget is not None and not budget > 0:
         raise UserError("--budget takes minutes, a number above 0")
-    asked = Asked(load_suite(suite), target or DEFAULT_TARGET, ref or DEFAULT_REF, bisect, budget, out)
+    asked = Asked(load_suite(suite), target or DEFAULT_TARGET, ref or DEFAULT_REF, bisect, budget, out, accept)
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -50,7 +50,8 @@ def of_times(ab: Comparison | None, only: Sequence[str] = ()) -> Problem | None:
     rows = [row for row in ab.metrics if row.name in (only or TIMES) and row.verdict == "worse"] if ab else []
     if not rows:
         return None
-    return Problem("time", ", ".join(row.name for row in rows), "; ".join(map(_words, rows)))
+    names = ", ".join(row.name for row in rows)
+    return Problem("time", names, "; ".join(map(_words, rows)), change=max(row.change or 0.0 for row in rows))
 
 
 def untold_times(ab: Comparison | None) -> str:

@@ -20,7 +20,7 @@ from vlmprof.nightly.state import Memory, Remembered, State, key_of
 from vlmprof.nightly.suite import Suite
 from vlmprof.nightly.summary import summary
 from vlmprof.nightly.target import open_target, resolve, without_credentials
-from vlmprof.nightly.verdict import after, matter_of, settle, share_matters
+from vlmprof.nightly.verdict import Problem, after, matter_of, settle, share_matters
 from vlmprof.records.night import NIGHT_SCHEMA, Good, Night, NightTarget, WorkloadNight
 from vlmprof.records.run import Run
 from vlmprof.records.store import dump_json, read_document, read_run, write_whole
@@ -41,6 +41,8 @@ class Asked:
     budget: float | None = None
     """Minutes."""
     out: Path | None = None
+    accept: bool = False
+    """Take the commit as good wherever it trains, though something is worse: the changes are meant."""
 
 
 def spend_night(asked: Asked, state: State, say: Callable[[str], None], watch: Watcher) -> tuple[Night, Path]:
@@ -77,12 +79,12 @@ def _begun(asked: Asked, state: State) -> tuple[Night, Path] | None:
     return None
 
 
-def _identity(night: Night) -> tuple[str, str, str, str]:
-    return night.suite_digest, night.target.repository, night.target.ref, night.bisect_range
+def _identity(night: Night) -> tuple[object, ...]:
+    return night.suite_digest, night.target.repository, night.target.ref, night.bisect_range, night.accept
 
 
-def _wanted(asked: Asked) -> tuple[str, str, str, str]:
-    return asked.suite.digest, without_credentials(asked.target), asked.ref, asked.bisect_range
+def _wanted(asked: Asked) -> tuple[object, ...]:
+    return asked.suite.digest, without_credentials(asked.target), asked.ref, asked.bisect_range, asked.accept
 
 
 def _begin(asked: Asked, state: State, repository: Repository) -> tuple[Night, Path]:
@@ -110,6 +112,7 @@ def _begin(asked: Asked, state: State, repository: Repository) -> tuple[Night, P
         ),
         bisect_range=asked.bisect_range,
         budget_minutes=asked.budget,
+        accept=asked.accept,
         workloads=tuple(
             WorkloadNight(
                 name=name, hash=entry.load(name).hash8, good=memory.workloads.get(_keys(asked)[name], Remembered()).good
@@ -193,7 +196,7 @@ class _Night:
 
     def _search(self, part: WorkloadNight) -> WorkloadNight:
         problem = self.parts[part.name].problem(part)
-        if problem is None or part.bisect or part.matter is not None:
+        if problem is None or self._accepted(part, problem) is not None or part.bisect or part.matter is not None:
             return part
         found = [other.culprit.sha for other in self.night.workloads if other.culprit is not None]
         return self.parts[part.name].search(part, problem, list(dict.fromkeys(found)))
@@ -201,10 +204,18 @@ class _Night:
     def _settled(self, part: WorkloadNight) -> WorkloadNight:
         parts = self.parts[part.name]
         problem = parts.problem(part)
+        if (accepted := self._accepted(part, problem)) is not None:
+            return settle(part, None, parts.before, self.setting.tonight, accepted)
         if problem is not None and problem.searchable and part.matter is None:  # no time was left
             matter = matter_of(problem, part.name, parts.before, self.setting.tonight, self.night.created)
             part = part.model_copy(update={"matter": matter})
         return settle(part, problem, parts.before, self.setting.tonight)
+
+    def _accepted(self, part: WorkloadNight, problem: Problem | None) -> Problem | None:
+        """What --accept takes as it is: what is worse, or cannot be compared with what was good before."""
+        if not self.night.accept or part.outcome is None or part.outcome.status != "ok":
+            return None
+        return problem or (Problem("metric", "", part.untold) if part.untold else None)
 
     def _remember(self) -> None:
         """Last good commits and open matters; the same whenever it is done again."""

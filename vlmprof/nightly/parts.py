@@ -17,7 +17,7 @@ from vlmprof.bisect.worktree import BlockedError
 from vlmprof.errors import MachineError, NoAnswerError, UserError
 from vlmprof.launch import run_workload
 from vlmprof.nightly.budget import Budget
-from vlmprof.nightly.held_against import exactly, of_metrics, of_times, untold_times
+from vlmprof.nightly.held_against import TIMES, exactly, of_metrics, of_times, thresholds, untold_times
 from vlmprof.nightly.probe import ProbeJob
 from vlmprof.nightly.search import Search, keep
 from vlmprof.nightly.state import Remembered, State
@@ -245,13 +245,17 @@ class Parts:
         Raises:
             UserError: what probes are to be held against cannot be had.
         """
-        held_against = ""
+        entry, held_against = self.entry, ""
         if problem.kind == "metric":
             held_against = str(self._good_record(good))
         elif problem.kind == "time":
             held_against = str(export(self.setting.repository, good.commit.sha, self.setting.state.trees))
+            # Half of the change tells the sides apart soonest. One digit of it, so that the question stays the same
+            # when the next night measures a little more or less.
+            half = float(f"{(problem.change or 0.0) / 2:.0e}")
+            entry = entry.model_copy(update={"slowdown": max(half, thresholds(entry.slowdown).changes[TIMES[0]])})
         hunted = () if problem.kind == "failure" else tuple(problem.symptom.split(", "))
-        return ProbeJob(name=self.name, entry=self.entry, kind=problem.kind, hunted=hunted, good=held_against)
+        return ProbeJob(name=self.name, entry=entry, kind=problem.kind, hunted=hunted, good=held_against)
 
     def _why_not(self, culprit: CommitRecord | None) -> str:
         """Why there is nothing to search; empty when there is."""

@@ -29,6 +29,8 @@ class Problem:
     """In one sentence."""
     searchable: bool = True
     """Whether a commit may be to blame."""
+    change: float | None = None
+    """Of times: the largest relative change."""
 
     def is_that_of(self, matter: Matter) -> bool:
         """Whether `matter` is about the same: the same failure, or a metric in common."""
@@ -64,7 +66,13 @@ def matter_of(problem: Problem, name: str, before: Remembered, tonight: CommitRe
     )
 
 
-def settle(part: WorkloadNight, problem: Problem | None, before: Remembered, tonight: CommitRecord) -> WorkloadNight:
+def settle(
+    part: WorkloadNight,
+    problem: Problem | None,
+    before: Remembered,
+    tonight: CommitRecord,
+    accepted: Problem | None = None,
+) -> WorkloadNight:
     """`part` with its status, the reason for it, and what becomes of the matters that were open before.
 
     Args:
@@ -72,8 +80,9 @@ def settle(part: WorkloadNight, problem: Problem | None, before: Remembered, ton
         problem: what is wrong.
         before: what was remembered before the night.
         tonight: the commit.
+        accepted: what is worse and meant to be; it is no problem, then, and neither is what was open.
     """
-    gone = {matter.id for matter in before.matters if _is_gone(matter, part, problem)}
+    gone = {matter.id for matter in before.matters if accepted or _is_gone(matter, part, problem)}
     matters = [
         matter.model_copy(update={"closed_by": tonight}) if matter.id in gone else matter
         for matter in before.matters
@@ -81,6 +90,8 @@ def settle(part: WorkloadNight, problem: Problem | None, before: Remembered, ton
     ]
     closed = [matter for matter in matters if matter.closed_by is not None]
     status, reason = _status(part, problem, before, tonight, closed)
+    if accepted is not None:
+        status, reason = "good", f"accepted: {accepted.text}"
     if problem is None and part.outcome is not None and len(closed) < len(matters):
         status = "undecided"
         reason = part.untold or "not seen tonight, but not looked at either: " + "; ".join(

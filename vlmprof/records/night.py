@@ -115,6 +115,8 @@ class Night(Record):
     bisect_range: str = ""
     """GOOD..BAD of a bisect by hand; then nothing is remembered."""
     budget_minutes: float | None = None
+    accept: bool = False
+    """What is worse was accepted: the changes are meant."""
     workloads: tuple[WorkloadNight, ...] = ()
     notes: tuple[str, ...] = ()
 

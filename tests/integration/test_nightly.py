@@ -92,6 +92,15 @@ def test_an_interrupted_night_goes_on_and_another_one_may_not_take_its_folder(
     assert result()["created"] == begun["created"]
 
 
+def test_a_night_that_was_killed_as_it_began_does_not_bar_its_folder(repo: Repo) -> None:
+    Path("out").mkdir()
+    for name in ("before.json", ".before.json.x1y2", ".result.json.x1y2"):
+        Path("out", name).write_text("{")
+    assert nightly(repo, "--out", "out") == 3
+    assert not list(Path("out").glob(".*"))
+    assert result()["finished"]
+
+
 def test_folders_of_nights_are_made_in_the_state(repo: Repo) -> None:
     assert nightly(repo) == 3
     (folder,) = Path("state/nights").iterdir()

@@ -74,9 +74,14 @@ def _begun(asked: Asked, state: State) -> tuple[Night, Path] | None:
             raise UserError(f"output folder '{folder}' holds an unfinished night of another suite, target or ref")
         if same and not night.finished:
             return night, folder
-    if asked.out is not None and asked.out.exists() and (not asked.out.is_dir() or any(asked.out.iterdir())):
+    if asked.out is not None and asked.out.exists() and (not asked.out.is_dir() or _is_taken(asked.out)):
         raise UserError(f"output folder '{asked.out}' is not empty: name another one with --out")
     return None
+
+
+def _is_taken(folder: Path) -> bool:
+    """Whether there is more than what a night leaves that was killed as it began."""
+    return any(not path.name.lstrip(".").startswith(("before.json", "result.json")) for path in folder.iterdir())
 
 
 def _identity(night: Night) -> tuple[object, ...]:
@@ -171,6 +176,8 @@ class _Night:
         write_whole(self.folder / "summary.md", summary(self.night))
         self._report()
         self._write(*self.night.workloads)
+        for left in (*self.folder.glob(".*.*"), *self.folder.glob("*/.*.*")):  # half-written by one that was killed
+            left.unlink(missing_ok=True)
         shutil.rmtree(self.state.trees, ignore_errors=True)
         return self.night
 

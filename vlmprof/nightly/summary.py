@@ -78,7 +78,10 @@ def facts(part: WorkloadNight) -> Iterator[str]:
 
 
 def _answer(answer: Answer) -> Iterator[str]:
-    yield f"- bisect, {answer.kind}: {plain(answer.text)}"
+    told = answer.text.replace(
+        ": code 1: ", ": "
+    )  # how a probe of ours says that a metric is worse: 1 tells nothing more
+    yield f"- bisect, {answer.kind}: {plain(told)}"
     if answer.kind != "found":
         yield from (f"- candidate: {commit_words(commit)}" for commit in answer.commits)
     if answer.files:

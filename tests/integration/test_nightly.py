@@ -18,6 +18,7 @@ from vlmprof.nightly.search import Search, keep
 from vlmprof.nightly.suite import SuiteWorkload
 from vlmprof.nightly.target import export, open_target, resolve, without_credentials
 from vlmprof.records.bisect import CommitRecord, Probe
+from vlmprof.workload.settings import load_workload
 
 SUITE = '[workloads.one]\nworkload = "tiny"\n\n[workloads.two]\nworkload = "tiny"\nset = ["data.seq_length=128"]\n'
 
@@ -204,7 +205,7 @@ def test_credentials_are_not_shown(tmp_path: Path) -> None:
 
 class Quick(Search):
     def command(self, job: ProbeJob) -> tuple[str, ...]:
-        return ("sh", "-c", f"echo {job.name}; test ! -f bad")
+        return ("sh", "-c", f"echo {job.workload.name}; test ! -f bad")
 
 
 class Watcher:
@@ -232,8 +233,9 @@ class Short(Budget):
         return self.left < 0
 
 
-def job(name: str = "small") -> ProbeJob:
-    return ProbeJob(name=name, entry=SuiteWorkload(), kind="failure")
+def job(name: str = "tiny") -> ProbeJob:
+    workload = load_workload("tiny").model_copy(update={"name": name})
+    return ProbeJob(workload=workload, entry=SuiteWorkload(), kind="failure")
 
 
 def history(folder: Path) -> tuple[Repo, str]:
@@ -274,7 +276,7 @@ def test_another_question_drops_an_unfinished_bisect(tmp_path: Path) -> None:
         short.between(first, repo.head, job("other"), 1, "", ())
     again, _ = search(repo, tmp_path)
     done = again.between(first, repo.head, job(), 1, "", ())
-    assert "echo small" in " ".join(done.plan.command)
+    assert "echo tiny" in " ".join(done.plan.command)
     assert done.answer
     assert done.answer.commits[0].sha == culprit
 
@@ -312,6 +314,6 @@ def test_what_is_kept_of_a_bisect_needs_nothing_but_its_folder(tmp_path: Path) -
     kept = keep(done, quick.state, tmp_path / "night" / "bisect")
     logs = {probe.observation.log for probe in kept.probes}
     assert "" not in logs
-    assert all((tmp_path / "night" / "bisect" / log).read_text() == "small\n" for log in logs)
+    assert all((tmp_path / "night" / "bisect" / log).read_text() == "tiny\n" for log in logs)
     assert culprit in (tmp_path / "night" / "bisect" / "git-bisect.log").read_text()
     assert str(tmp_path) not in kept.model_dump_json(exclude={"plan"})

@@ -87,7 +87,7 @@ def test_the_shipped_suite_names_the_commit_and_closes_the_matter_when_it_is_fix
         part = second[name]
         assert part["status"] == "regressed"
         assert "memory_peak" in part["matter"]["symptom"]
-        assert part["answer"]["commits"][0]["sha"] == culprit
+        assert (part["answer"]["kind"], part["answer"]["commits"][0]["sha"]) == ("found", culprit)
     assert second["tiny"]["answer"]["confirmation"]["revert"] == "confirmed"
     assert second["recompute"]["matter"]["id"] == second["tiny"]["matter"]["id"]
     assert culprit[:12] in Path("second/summary.md").read_text()
@@ -129,7 +129,8 @@ def test_killed_and_started_again_it_leaves_the_same_folder(tmp_path: Path) -> N
     kill_after(killed, 2, 1.0)  # in the bisect's first probe
     kill_after(killed, 3, 3.0)  # in its next
     again = spend(repo, "bad", "killed", "small.toml", 1)
-    assert again["small"]["answer"]["commits"][0]["sha"] == culprit
+    answer = again["small"]["answer"]
+    assert (answer["kind"], answer["commits"][0]["sha"]) == ("found", culprit)
     assert settled(again) == settled(whole)
     assert files("killed") == files("whole")
     assert settled(json.loads(Path("state/state.json").read_text())) == settled(state)
@@ -143,7 +144,13 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path) -> None:
     repo, _ = planted(tmp_path / "megatron-core")
     for sent in (signal.SIGINT, signal.SIGTERM):
         started = command(repo, "release", "night", "small.toml")
-        with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            started,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a shell's & has it ignored
+        ) as process:
             assert process.stderr
             process.stderr.readline()
             time.sleep(2)
@@ -177,7 +184,7 @@ def test_a_slow_down_is_found_by_running_both_in_turns_and_bisected(tmp_path: Pa
     assert "ab" not in first["small"] or not first["small"]["ab"]
     second = spend(repo, culprit, "second", "small.toml", 1)["small"]
     assert (second["status"], second["matter"]["kind"]) == ("regressed", "time")
-    assert second["answer"]["commits"][0]["sha"] == culprit
+    assert (second["answer"]["kind"], second["answer"]["commits"][0]["sha"]) == ("found", culprit)
     ab = json.loads(Path("second", second["ab"]).read_text())
     assert next(row for row in ab["metrics"] if row["name"] == "step_ms")["verdict"] == "worse"
     bisect = json.loads(Path("second", second["bisect"]).read_text())

@@ -45,6 +45,13 @@ def test_what_an_entry_says_reaches_the_run(tmp_path: Path) -> None:
     assert entry.load("small").layout.ep == 2
 
 
+def test_what_a_suite_names_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("pictures").mkdir()
+    Path("ours.toml").write_text('base = "tiny"\n[data]\nkind = "path"\npath = "pictures"\n')
+    entry = load_suite(write('[workloads.ours]\nworkload = "ours.toml"\n')).workloads["ours"]
+    assert entry.load("ours").data.path == str(tmp_path / "pictures")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -56,6 +56,7 @@ class Parts:
         self.setting = setting
         self.name = name
         self.entry = entry
+        self.workload = entry.load(name)
         self.key = key
         self.before = before
         self.folder = setting.folder / name
@@ -177,7 +178,7 @@ class Parts:
 
         try:
             comparison, _ = interleave(
-                self.name,
+                self.workload,
                 self.entry,
                 self._checkout(good.commit.sha, "last good"),
                 self._checkout(tonight.sha, "tonight"),
@@ -255,7 +256,7 @@ class Parts:
             half = float(f"{(problem.change or 0.0) / 2:.0e}")
             entry = entry.model_copy(update={"slowdown": max(half, thresholds(entry.slowdown).changes[TIMES[0]])})
         hunted = () if problem.kind == "failure" else tuple(problem.symptom.split(", "))
-        return ProbeJob(name=self.name, entry=entry, kind=problem.kind, hunted=hunted, good=held_against)
+        return ProbeJob(workload=self.workload, entry=entry, kind=problem.kind, hunted=hunted, good=held_against)
 
     def _why_not(self, culprit: CommitRecord | None) -> str:
         """Why there is nothing to search; empty when there is."""
@@ -276,7 +277,7 @@ class Parts:
                 return record, folder
         shutil.rmtree(folder, ignore_errors=True)
         tree = export(self.setting.repository, commit, self.setting.state.trees)
-        record, _ = run_workload(self.entry.load(self.name), self.entry.options(tree, folder))
+        record, _ = run_workload(self.workload, self.entry.options(tree, folder))
         if record.outcome.status == "interrupted":
             shutil.rmtree(folder, ignore_errors=True)
             raise KeyboardInterrupt

@@ -1,6 +1,5 @@
-"""What a night's bisect tries at every commit, as a program of its own, which `bisect` starts, times and ends:
-
-    python -P -m vlmprof.nightly.probe JOB WORKTREE
+"""What a night's bisect tries at every commit: `main(JOB, WORKTREE)`, in a process of its own, which `bisect` starts,
+proves and ends.
 
 It does what the night did: trains the suite's workload with the checkout, and leaves the record in `$VLMPROF_OUT`; the
 same failure there is the same failure here. Where a metric is hunted, it holds the record against the last good one;
@@ -22,6 +21,7 @@ from vlmprof.nightly.times import Checkout, interleave
 from vlmprof.nightly.verdict import Problem
 from vlmprof.records.figures import Record
 from vlmprof.records.store import read_run
+from vlmprof.workload.spec import Workload
 
 __all__ = ["ProbeJob", "main"]
 
@@ -31,7 +31,7 @@ CANNOT_TELL = 125
 class ProbeJob(Record):
     """What to try. Its file is named after its content, as measurements are kept by the command that made them."""
 
-    name: str
+    workload: Workload
     entry: SuiteWorkload
     kind: Literal["failure", "metric", "time"]
     hunted: tuple[str, ...] = ()
@@ -40,10 +40,11 @@ class ProbeJob(Record):
     """The last good commit's record where a metric is hunted; a checkout of it where a time is."""
 
 
-def main(job_file: Path, worktree: Path) -> int:
+def main(job_file: str, worktree_folder: str) -> int:
     """Try it; returns the exit code."""
-    job = ProbeJob.model_validate_json(job_file.read_text(encoding="utf-8"))
-    out = Path(os.environ["VLMPROF_OUT"])
+    job = ProbeJob.model_validate_json(Path(job_file).read_text(encoding="utf-8"))
+    out, worktree = Path(os.environ["VLMPROF_OUT"]), Path(worktree_folder)
+    os.chdir(out)  # a worker looks for modules where it starts, which is not to be the commit under test: A/B has two
     try:
         return _in_turns(job, worktree, out) if job.kind == "time" else _train(job, worktree, out)
     except UserError as error:
@@ -53,7 +54,7 @@ def main(job_file: Path, worktree: Path) -> int:
 
 
 def _train(job: ProbeJob, worktree: Path, out: Path) -> int:
-    record, folder = run_workload(job.entry.load(job.name), job.entry.options(worktree, out))
+    record, folder = run_workload(job.workload, job.entry.options(worktree, out))
     if record.outcome.status == "interrupted":
         return int(Exit.INTERRUPTED)
     if record.outcome.status == "failed":
@@ -73,7 +74,7 @@ def _in_turns(job: ProbeJob, worktree: Path, out: Path) -> int:
     """
     proof = os.environ.pop("VLMPROF_PROOF", "")
     sides = Checkout(Path(job.good), "last good"), Checkout(worktree, "this commit")
-    comparison, runs = interleave(job.name, job.entry, *sides, out, print)
+    comparison, runs = interleave(job.workload, job.entry, *sides, out, print)
     for run in runs if proof else ():
         core = run.environment.packages["megatron-core"].path if run.environment else ""
         with Path(proof).open("a", encoding="utf-8") as file:
@@ -87,7 +88,3 @@ def _in_turns(job: ProbeJob, worktree: Path, out: Path) -> int:
 def _tell(problem: Problem | None) -> int:
     print(problem.text if problem else "nothing that is hunted is worse")
     return int(Exit.FOUND if problem else Exit.FINE)
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -19,6 +19,9 @@ from vlmprof.records.store import dump_json, write_whole
 
 __all__ = ["Search", "keep"]
 
+PROGRAM = "import sys; from vlmprof.nightly.probe import main; sys.exit(main(*sys.argv[1:]))"
+"""Not `-m`: the package imports the module before it would run."""
+
 
 class _Budgeted:
     """Tells the watcher, and stops before an attempt for which there is no time."""
@@ -68,7 +71,7 @@ class Search:
 
     def command(self, job: ProbeJob) -> tuple[str, ...]:
         """The probe."""
-        return (sys.executable, "-P", "-m", "vlmprof.nightly.probe", str(self._job_file(job)), "{worktree}")
+        return (sys.executable, "-P", "-c", PROGRAM, str(self._job_file(job)), "{worktree}")
 
     def _within(self, commit: str, good: str, bad: str) -> bool:
         return self.repository.is_ancestor(commit, bad) and not self.repository.is_ancestor(commit, good)

@@ -50,14 +50,17 @@ class SuiteWorkload(BaseModel):
     """How often a bisect tries culprit and parent again."""
 
     def load(self, name: str) -> Workload:
-        """The typed workload.
+        """The typed workload, its data by their whole path: probes start in other folders.
 
         Raises:
             UserError: a name, a setting, a size or the number of ranks is wrong.
         """
         workload = load_workload(self.workload or name, self.set, data_overrides(self.data or None))
         check_ranks(workload, self.nproc)
-        return workload
+        if not workload.data.path:
+            return workload
+        data = workload.data.model_copy(update={"path": str(Path(workload.data.path).resolve())})
+        return workload.model_copy(update={"data": data})
 
     def options(self, megatron: Path, out: Path) -> RunOptions:
         """Of a run with the checkout `megatron`, recorded in `out`."""

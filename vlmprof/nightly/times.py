@@ -11,6 +11,7 @@ from vlmprof.nightly.held_against import thresholds
 from vlmprof.nightly.suite import SuiteWorkload
 from vlmprof.records.comparison import Comparison
 from vlmprof.records.run import Run
+from vlmprof.workload.spec import Workload
 
 __all__ = ["Checkout", "interleave"]
 
@@ -22,12 +23,12 @@ class Checkout:
 
 
 def interleave(
-    name: str, entry: SuiteWorkload, good: Checkout, other: Checkout, out: Path, tell: Callable[[str], None]
+    workload: Workload, entry: SuiteWorkload, good: Checkout, other: Checkout, out: Path, tell: Callable[[str], None]
 ) -> tuple[Comparison, list[Run]]:
     """The comparison of times, and the runs of `other`; `entry.rounds` runs of each side at most, of plain steps only.
 
     Args:
-        name: the workload's in the suite.
+        workload: what both train.
         entry: what the suite says of it.
         good: the last good commit.
         other: the commit in question.
@@ -41,7 +42,7 @@ def interleave(
     options = replace(entry.options(other.folder, out), stage_breakdown=False)
     limits = thresholds(entry.slowdown)
     sides = str(good.folder), str(other.folder)
-    rounds = run_ab(*sides, entry.load(name), options, entry.rounds, out, limits, tell=tell)
+    rounds = run_ab(*sides, workload, options, entry.rounds, out, limits, tell=tell)
     for left in out.glob("*.unfinished-*"):  # what an interrupted run was
         shutil.rmtree(left, ignore_errors=True)
     labels = good.label, other.label

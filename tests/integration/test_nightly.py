@@ -102,6 +102,14 @@ def test_a_night_that_was_killed_as_it_began_does_not_bar_its_folder(repo: Repo)
     assert result()["finished"]
 
 
+def test_what_other_suites_remember_stays(repo: Repo) -> None:
+    Path("other.toml").write_text(SUITE.replace("one", "another"))
+    assert nightly(repo, "--out", "a") == 3
+    assert nightly(repo, "--out", "b", "--suite", "other.toml") == 3
+    known = json.loads(Path("state/state.json").read_text())["workloads"]
+    assert sorted(name.split("-")[0] for name in known) == ["another", "one", "two"]
+
+
 def test_folders_of_nights_are_made_in_the_state(repo: Repo) -> None:
     assert nightly(repo) == 3
     (folder,) = Path("state/nights").iterdir()

@@ -97,6 +97,8 @@ def test_what_is_untold_or_not_done_moves_nothing() -> None:
     assert (part.status, part.reason, known) == ("not-done", "the budget was used up before it began", before)
     part, known = spend(before, "b", None, not_done=("run",), reason="there is no GPU")
     assert part.reason == "there is no GPU"
+    part, known = spend(before, "b", OK, not_done=("comparison",))
+    assert (part.status, known) == ("undecided", before)
     part, known = spend(before, "b", OK, comparison="c", not_done=("times",))
     assert (part.status, known) == ("good", before)
 

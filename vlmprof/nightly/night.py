@@ -225,8 +225,8 @@ class _Night:
         return problem or (Problem("metric", "", part.untold) if part.untold else None)
 
     def _remember(self) -> None:
-        """Last good commits and open matters; the same whenever it is done again."""
-        memory, records = dict(self.before.workloads), {}
+        """Last good commits and open matters; the same whenever it is done again. What other suites know stays."""
+        memory, records = dict(self.state.read().workloads), {}
         for part in self.night.workloads:
             before, key = self._known(part.name), self.keys[part.name]
             known = after(part, before, self.setting.tonight, self.night.created, self._moves(before))

@@ -115,8 +115,8 @@ def _status(
         return ("failed" if problem.kind == "failure" else "regressed"), problem.text
     if part.outcome is None:
         return "not-done", part.reason or "the budget was used up before it began"
-    if part.untold:
-        return "undecided", part.untold
+    if part.untold or "comparison" in part.not_done:
+        return "undecided", part.untold or "no time was left to compare it"
     if closed:
         return "fixed", f"gone: {'; '.join(matter.title for matter in closed)}"
     if before.good is None and not part.comparison:

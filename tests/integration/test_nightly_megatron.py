@@ -164,7 +164,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_a_range_is_bisected_by_hand_and_nothing_is_remembered(tmp_path: Path) -> None:
-    Path("small.toml").write_text(SMALL)
+    Path("small.toml").write_text(SMALL.replace("confirm = 1", "confirm = 0"))
     repo, culprit = planted(tmp_path / "megatron-core", "raise RuntimeError('planted in the router')")
     by_hand = [*command(repo, "main", "night", "small.toml"), "--bisect", "release..bad"]
     done = subprocess.run(by_hand, capture_output=True, text=True, check=False)

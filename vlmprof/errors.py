@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-__all__ = ["Exit", "MachineError", "UserError"]
+__all__ = ["Exit", "MachineError", "NoAnswerError", "UserError"]
 
 
 class Exit(IntEnum):
@@ -27,3 +27,9 @@ class MachineError(UserError):
     """The machine lacks what the command needs (a package, a device, a port, disk space). Exit code 5."""
 
     exit_code = Exit.ENVIRONMENT
+
+
+class NoAnswerError(UserError):
+    """The input is in order but does not tell: too few runs, nothing to compare with. Exit code 4."""
+
+    exit_code = Exit.NO_ANSWER

@@ -5,7 +5,21 @@ from collections.abc import Sequence
 
 import typer
 
-from vlmprof.commands import bisect, diagnose, doctor, import_, run, schema, show
+from vlmprof.commands import (
+    baseline,
+    bisect,
+    compare,
+    diagnose,
+    doctor,
+    export,
+    history,
+    import_,
+    nightly,
+    report,
+    run,
+    schema,
+    show,
+)
 from vlmprof.errors import Exit, UserError
 
 __all__ = ["app", "main"]
@@ -19,8 +33,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (run.run, bisect.bisect, show.show, diagnose.diagnose, doctor.doctor, schema.schema):
+COMMANDS = (
+    run.run,
+    compare.compare,
+    history.history,
+    bisect.bisect,
+    nightly.nightly,
+    show.show,
+    report.report,
+    export.export,
+    diagnose.diagnose,
+    doctor.doctor,
+    schema.schema,
+)
+for command in COMMANDS:
     app.command()(command)
+app.add_typer(baseline.baseline)
 app.add_typer(import_.import_)
 
 

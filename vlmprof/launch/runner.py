@@ -47,6 +47,10 @@ class RunOptions:
     memory_snapshot: bool = False
     nvtx: bool = False
     command: tuple[str, ...] = ()
+    python: str = ""
+    """Interpreter of another environment for the workers; empty: ours."""
+    yardstick: str = ""
+    """Folder that holds nothing but this vlmprof, for an interpreter that may have none, or another one."""
 
     @property
     def kinds(self) -> tuple[StepKind, ...]:
@@ -78,11 +82,11 @@ def run_workload(workload: Workload, options: RunOptions, watch: Watcher = lambd
     made = make_folder(folder)
     try:
         prepare(folder, workload, options, megatron)
-        command = _command(folder / "job.json", options.nproc)
+        command = _command(folder / "job.json", options.nproc, options.python or sys.executable)
     except MachineError:
         take_back(folder, made)
         raise
-    environment = worker_environment(megatron, options.nproc)
+    environment = worker_environment(os.pathsep.join(filter(None, [options.yardstick, megatron])), options.nproc)
     ending = supervise(folder, command, environment, range(options.nproc), options.timeout, watch)
     ranks = {rank: read_journal(folder / f"rank{rank}.jsonl")[0] for rank in range(options.nproc)}
     try:
@@ -176,19 +180,19 @@ def _tell_start(folder: Path, workload: Workload, options: RunOptions) -> None:
         )
 
 
-def worker_environment(megatron: str, ranks: int) -> dict[str, str]:
-    """Environment of the workers: the Megatron under test leads PYTHONPATH."""
+def worker_environment(leading: str, ranks: int) -> dict[str, str]:
+    """Environment of the workers: what is under test, `leading`, comes first on PYTHONPATH."""
     environment = dict(os.environ, PYTHONUNBUFFERED="1")
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         environment.pop(name, None)  # half of somebody's launcher
-    if megatron:
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [megatron, os.environ.get("PYTHONPATH", "")]))
+    if leading:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [leading, os.environ.get("PYTHONPATH", "")]))
     if ranks > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun would set it, and say so at length
     return environment
 
 
-def _command(job_file: Path, ranks: int) -> list[str]:
+def _command(job_file: Path, ranks: int, python: str) -> list[str]:
     """The worker itself for one rank, torchrun's module for several.
 
     Raises:
@@ -196,13 +200,13 @@ def _command(job_file: Path, ranks: int) -> list[str]:
     """
     worker = ["-m", "vlmprof.training.worker", str(job_file)]
     if ranks == 1:
-        return [sys.executable, *worker]
+        return [python, *worker]
     port = os.environ.get("MASTER_PORT", "")
     where = ["--standalone"]
     if port:
         _check_port(port)
         where = ["--master-addr", os.environ.get("MASTER_ADDR", "127.0.0.1"), "--master-port", port]
-    return [sys.executable, "-m", "torch.distributed.run", *where, "--nproc-per-node", str(ranks), *worker]
+    return [python, "-m", "torch.distributed.run", *where, "--nproc-per-node", str(ranks), *worker]
 
 
 def _check_port(port: str) -> None:

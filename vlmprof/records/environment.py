@@ -1,5 +1,6 @@
 """The environment fingerprint, as far as it is known without torch: packages, host, variables, git commits."""
 
+import getpass
 import os
 import platform
 import subprocess
@@ -9,7 +10,7 @@ from typing import Any
 
 import psutil
 
-__all__ = ["git_commit", "host_facts", "package_versions", "relevant_variables"]
+__all__ = ["git_commit", "host_facts", "package_versions", "relevant_variables", "user_name"]
 
 PACKAGES = (
     "vlmprof",
@@ -61,6 +62,15 @@ def git_commit(path: Path) -> str:
     if not commit or not tracked:
         return ""
     return commit + ("+" if _git(path, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def user_name() -> str:
+    """Who sits here: git's user.name, else the login name."""
+    name = _git(Path(), "config", "user.name")
+    try:
+        return name or getpass.getuser()
+    except (OSError, KeyError):  # a container may know no name for its user
+        return "unknown"
 
 
 def _git(path: Path, *arguments: str) -> str:

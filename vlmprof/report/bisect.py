@@ -14,8 +14,20 @@ from rich.text import Text
 
 from vlmprof.records.bisect import Answer, Bisect, CommitRecord, Confirmation, Probe
 from vlmprof.records.store import dump_json
+from vlmprof.report.escape import escaped
 
-__all__ = ["BisectProgress", "attempts_table", "print_bisect", "print_status", "render_answer", "to_markdown"]
+__all__ = [
+    "TITLES",
+    "BisectProgress",
+    "answer_facts",
+    "attempts_table",
+    "duration",
+    "print_bisect",
+    "print_status",
+    "render_answer",
+    "seconds_of",
+    "to_markdown",
+]
 
 STYLES = {"good": "green", "bad": "red", "skip": "yellow"}
 TITLES = {
@@ -57,7 +69,7 @@ class BisectProgress:
         self._probes.append((probe, max(steps_left - 1, 0)))
         if not self._console.is_terminal:
             commit, seen = probe.commit, probe.observation
-            line = f"{probe.role:<18} {commit.sha[:12]} {commit.date[:10]} {probe.verdict:<4} {_seconds(probe):>8}"
+            line = f"{probe.role:<18} {commit.sha[:12]} {commit.date[:10]} {probe.verdict:<4} {seconds_of(probe):>8}"
             left = self._left(max(steps_left - 1, 0)) if seen and steps_left else ""
             print(f"{line}  {commit.subject[:50]}: {probe.reason}{left}", file=sys.stderr, flush=True)
             if probe.warning:
@@ -68,7 +80,7 @@ class BisectProgress:
         took = [
             probe.observation.seconds for probe, _ in self._probes if not probe.cached and probe.observation.seconds
         ]
-        eta = f", about {_duration(steps * sum(took) / len(took))}" if took and steps else ""
+        eta = f", about {duration(steps * sum(took) / len(took))}" if took and steps else ""
         return f"  [{steps} left{eta}]"
 
     def _table(self) -> RenderableType:
@@ -97,16 +109,18 @@ def attempts_table(probes: Iterable[Probe]) -> Table:
             reason.append(f"\n{probe.warning}", style="yellow")
         verdict = Text(probe.verdict, style=STYLES[probe.verdict])
         table.add_row(
-            probe.role, commit.sha[:12], commit.date[:10], Text(commit.subject), verdict, reason, _seconds(probe)
+            probe.role, commit.sha[:12], commit.date[:10], Text(commit.subject), verdict, reason, seconds_of(probe)
         )
     return table
 
 
-def _seconds(probe: Probe) -> str:
-    return "known" if probe.cached else _duration(probe.observation.seconds)
+def seconds_of(probe: Probe) -> str:
+    """How long an attempt took; `known` where it was not made again."""
+    return "known" if probe.cached else duration(probe.observation.seconds)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """`4.2 s`, `12 min`, `3 h 5 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
@@ -152,57 +166,54 @@ def render_answer(answer: Answer, document: Bisect) -> RenderableType:
 
 def _facts(answer: Answer, document: Bisect) -> list[str]:
     """Facts below the answer, a line each."""
-    lines = []
-    for commit in answer.commits:
-        lines.append(f"commit  {commit.sha}  {commit.author}, {commit.date}: {commit.subject}")
-    if answer.merge is not None:
-        lines.append(f"merged  by {answer.merge.sha[:12]} {answer.merge.date[:10]} '{answer.merge.subject}'")
-    if answer.files:
-        shown = ", ".join(answer.files[:8])
-        lines.append(f"files   {shown}{f' and {len(answer.files) - 8} more' if len(answer.files) > 8 else ''}")
-    for side, told in answer.evidence.items():
-        lines += [f"{side:<7} {line}" for line in told]
-    lines += [f"log     {log} ({side})" for side, log in answer.logs.items()]
-    lines += [
-        f"landed before as {commit.sha[:12]} {commit.date[:10]} '{commit.subject}'" for commit in answer.landed_before
-    ]
-    if answer.confirmation is not None:
-        lines += confirmation_lines(answer.confirmation)
+    lines = [f"{name:<7} {text}" for name, text in answer_facts(answer)]
     if answer.inside is not None:
         lines.append(answer.inside.text)
         lines += [f"  {line}" for line in _facts(answer.inside, document)]
-    lines += [f"note    {note}" for note in answer.notes]
     warned = [probe for probe in document.probes if probe.warning]
     lines += [f"warning {probe.commit.sha[:12]}: {probe.warning}" for probe in warned] if answer.kind == "found" else []
     return lines
 
 
-def confirmation_lines(done: Confirmation) -> list[str]:
+def answer_facts(answer: Answer) -> list[tuple[str, str]]:
+    """What is known of an answer: name and text. Without what was found inside a submodule."""
+    rows = [("commit", f"{one.sha}  {one.author}, {one.date}: {one.subject}") for one in answer.commits]
+    if answer.merge is not None:
+        rows.append(("merged", f"by {answer.merge.sha[:12]} {answer.merge.date[:10]} '{answer.merge.subject}'"))
+    if answer.files:
+        more = f" and {len(answer.files) - 8} more" if len(answer.files) > 8 else ""
+        rows.append(("files", ", ".join(answer.files[:8]) + more))
+    rows += [(side, line) for side, told in answer.evidence.items() for line in told]
+    rows += [("log", f"{log} ({side})") for side, log in answer.logs.items()]
+    rows += [("landed", f"before as {one.sha[:12]} {one.date[:10]} '{one.subject}'") for one in answer.landed_before]
+    if answer.confirmation is not None:
+        rows += _confirmation(answer.confirmation)
+    return rows + [("note", note) for note in answer.notes]
+
+
+def _confirmation(done: Confirmation) -> list[tuple[str, str]]:
     """How sure it is."""
-    lines = [
-        f"again   the commit: {', '.join(done.culprit_verdicts)}; its parent {done.parent.sha[:12]}: "
+    again = (
+        f"the commit: {', '.join(done.culprit_verdicts)}; its parent {done.parent.sha[:12]}: "
         f"{', '.join(done.parent_verdicts)}"
-    ]
-    return lines + ([f"revert  on the bad end: {done.revert}"] if done.revert else [])
+    )
+    return [("again", again), *([("revert", f"on the bad end: {done.revert}")] if done.revert else [])]
 
 
 def to_markdown(document: Bisect) -> str:
     """The answer and every attempt, for an issue or a report."""
     out = io.StringIO()
     plan, answer = document.plan, document.answer
-    print(f"# Bisect of {plan.range}\n", file=out)
+    print(f"# Bisect of {escaped(plan.range)}\n", file=out)
     if answer is not None:
-        print(f"**{TITLES[answer.kind]}**: {_cell(answer.text)}\n", file=out)
+        print(f"**{TITLES[answer.kind]}**: {escaped(answer.text)}\n", file=out)
         for line in _facts(answer, document):
-            print(f"- {_cell(line.strip())}", file=out)
+            print(f"- {escaped(line.strip())}", file=out)
     print("\n| tried as | commit | date | subject | verdict | reason | time |", file=out)
     print("|---|---|---|---|---|---|---:|", file=out)
     for probe in document.probes:
         commit = probe.commit
-        cells = (probe.role, f"`{commit.sha[:12]}`", commit.date[:10], commit.subject, probe.verdict, probe.reason)
-        print("| " + " | ".join(map(_cell, (*cells, _seconds(probe)))) + " |", file=out)
+        told = (commit.date[:10], commit.subject, probe.verdict, probe.reason, seconds_of(probe))
+        cells = (escaped(probe.role), f"`{commit.sha[:12]}`", *map(escaped, told))
+        print(f"| {' | '.join(cells)} |", file=out)
     return out.getvalue()
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

@@ -10,7 +10,7 @@ from vlmprof.records.stage_tree import STAGES, ancestors
 from vlmprof.report.tree import branch
 from vlmprof.sizes import show_bytes
 
-__all__ = ["held_table", "memory_notes", "memory_table"]
+__all__ = ["COLUMNS", "SOURCES", "held_table", "memory_notes", "memory_sums", "memory_table"]
 
 COLUMNS = {
     "parameters": "params",
@@ -23,8 +23,8 @@ COLUMNS = {
 SOURCES = {"tensor-bytes": "tensor bytes, counted", "allocator": "as the allocator reports it"}
 
 
-def memory_table(run: Run) -> Table:
-    """Bytes by stage, children included in their parents."""
+def memory_sums(run: Run) -> dict[str, dict[str, float]]:
+    """Stage -> figure of `COLUMNS` -> bytes, children included in their parents; empty where nothing was counted."""
     sums: dict[str, dict[str, float]] = {}
     for row in run.stages:
         if row.memory is None:
@@ -35,6 +35,12 @@ def memory_table(run: Run) -> Table:
                 for stage in (row.name, *ancestors(row.name), "step"):
                     line = sums.setdefault(stage, {})
                     line[name] = line.get(name, 0.0) + measured.value
+    return sums
+
+
+def memory_table(run: Run) -> Table:
+    """Bytes by stage, children included in their parents."""
+    sums = memory_sums(run)
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("memory", no_wrap=True)
     for title in COLUMNS.values():

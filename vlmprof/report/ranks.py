@@ -1,5 +1,7 @@
 """Several ranks on the terminal: the spread of each stage over them, and their loads side by side."""
 
+from typing import NamedTuple
+
 from rich.table import Table
 from rich.text import Text
 
@@ -8,11 +10,22 @@ from vlmprof.records.stage_tree import STAGES
 from vlmprof.report.tree import branch
 from vlmprof.sizes import show_bytes
 
-__all__ = ["rank_table", "spread_table"]
+__all__ = ["SpreadRow", "rank_table", "spread_rows", "spread_table"]
 
 
-def spread_table(run: Run) -> Table:
-    """Total over phases of each stage: least, median and most over ranks, and who is slowest."""
+class SpreadRow(NamedTuple):
+    """Total over phases of one stage over ranks, milliseconds a step."""
+
+    stage: str
+    least: float
+    median: float
+    most: float
+    slowest: int
+    """The rank that is slowest in the phase that differs most."""
+
+
+def spread_rows(run: Run) -> list[SpreadRow]:
+    """A row a stage, in the tree's order; none for one rank."""
     sums: dict[str, list[float]] = {}
     slowest: dict[str, tuple[float, int]] = {}
     for row in run.stages:
@@ -24,14 +37,25 @@ def spread_table(run: Run) -> Table:
         gap = row.ranks.max - row.ranks.min
         if gap >= slowest.get(row.name, (-1.0, 0))[0]:
             slowest[row.name] = (gap, row.ranks.slowest)
+    return [
+        SpreadRow(stage, least, median, most, slowest[stage][1])
+        for stage in STAGES
+        if stage in sums
+        for least, median, most in [sums[stage]]
+    ]
+
+
+def spread_table(run: Run) -> Table:
+    """Total over phases of each stage: least, median and most over ranks, and who is slowest."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("over ranks, ms", no_wrap=True)
     for title in ("min", "median", "max", "slowest"):
         table.add_column(title, justify="right", no_wrap=True)
-    seen = [stage for stage in STAGES if stage in sums]
-    for stage in seen:
-        cells = (f"{value:,.1f}" for value in sums[stage])
-        table.add_row(Text(branch(stage, seen)), *cells, f"rank {slowest[stage][1]}")
+    rows = spread_rows(run)
+    seen = [row.stage for row in rows]
+    for row in rows:
+        cells = (f"{value:,.1f}" for value in (row.least, row.median, row.most))
+        table.add_row(Text(branch(row.stage, seen)), *cells, f"rank {row.slowest}")
     return table
 
 

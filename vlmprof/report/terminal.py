@@ -20,7 +20,16 @@ from vlmprof.report.tree import branch
 if TYPE_CHECKING:
     from vlmprof.launch.doctor import Check
 
-__all__ = ["print_checks", "print_comparison", "print_json", "print_run", "render", "render_text"]
+__all__ = [
+    "by_stage",
+    "print_checks",
+    "print_comparison",
+    "print_json",
+    "print_run",
+    "render",
+    "render_text",
+    "show_ms",
+]
 
 BAR_WIDTH = 12
 CLOCKS = {"wall-clock": "wall clock", "cuda-event": "spans between CUDA events"}
@@ -158,8 +167,8 @@ def stage_table(run: Run) -> Table:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    totals = _by_stage(run, "total_ms")
-    selves = _by_stage(run, "self_ms")
+    totals = by_stage(run, "total_ms")
+    selves = by_stage(run, "self_ms")
     step = sum(totals.get("step", {}).values())
     seen = [stage for stage in STAGES if stage in totals]
     for stage in seen:
@@ -168,16 +177,17 @@ def stage_table(run: Run) -> Table:
         style = "bold" if stage == "step" else ("dim" if stage == "other" else "")
         table.add_row(
             Text(branch(stage, seen), style=style),
-            *(_ms(totals[stage].get(phase)) for phase in phases),
-            _ms(whole),
-            _ms(own) if stage != "step" else "",
+            *(show_ms(totals[stage].get(phase)) for phase in phases),
+            show_ms(whole),
+            show_ms(own) if stage != "step" else "",
             f"{share:.1%}",
             Text(bar(share), style="cyan" if "." not in stage else "blue"),
         )
     return table
 
 
-def _by_stage(run: Run, field: str) -> dict[str, dict[str, float]]:
+def by_stage(run: Run, field: str) -> dict[str, dict[str, float]]:
+    """Stage -> phase -> the figure of that field of `Stage`, where it was measured."""
     values: dict[str, dict[str, float]] = {}
     for row in run.stages:
         measured = getattr(row, field)
@@ -186,7 +196,8 @@ def _by_stage(run: Run, field: str) -> dict[str, dict[str, float]]:
     return values
 
 
-def _ms(value: float | None) -> str:
+def show_ms(value: float | None) -> str:
+    """Milliseconds to three digits or so; empty where there are none."""
     return "" if value is None else f"{value:,.2f}" if value < 10 else f"{value:,.1f}"
 
 

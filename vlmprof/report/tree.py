@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-__all__ = ["branch"]
+__all__ = ["branch", "depth_and_name"]
 
 
 def branch(stage: str, seen: Iterable[str]) -> str:
@@ -21,3 +21,11 @@ def branch(stage: str, seen: Iterable[str]) -> str:
         else:
             lines += "   " if last else "│  "
     return lines + parts[-1]
+
+
+def depth_and_name(stage: str) -> tuple[int, str]:
+    """How deep below the step's children a stage lies, and its last name: decoder.router is (2, router)."""
+    if stage == "step":
+        return 0, stage
+    parts = stage.split(".")
+    return len(parts), parts[-1]

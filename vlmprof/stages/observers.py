@@ -1,6 +1,7 @@
 """What looks at a step, by its kind. `start` before the step; `stop` after it gives back a function that tells what was
 seen, to be called once the step has passed on the device, too."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from vlmprof.stages.hookpoints import Place
 from vlmprof.stages.hooks import Hooks
 from vlmprof.stages.memory import MemoryCounter
 from vlmprof.stages.recorder import Recorder
+from vlmprof.stages.spans import SpanSampler
 
 __all__ = ["NOTHING", "Keep", "Observer", "make_observers"]
 
@@ -48,21 +50,28 @@ class Spanning:
 
     def __init__(self, recorder: Recorder, hooks: Hooks, clock: Clock) -> None:
         self._recorder, self._hooks, self._clock = recorder, hooks, clock
+        self._sampler = SpanSampler()
+        self._began = 0.0
 
     def start(self) -> None:
         self._hooks.install()
+        self._began = time.time()
         self._recorder.begin_step()
 
     def stop(self) -> Facts:
-        events = self._recorder.end_step()
+        events, began = self._recorder.end_step(), self._began
         self._hooks.remove()
-        return lambda: {"ranges": self._ranges(events)}
+        return lambda: self._facts(events, began)
+
+    def _facts(self, events: list[tuple[Any, int]], began: float) -> dict[str, Any]:
+        spans = self._sampler.facts(events, self._recorder.ranges, self._clock.milliseconds, began)
+        return {"ranges": self._ranges(events), **spans}
 
     def _ranges(self, events: list[tuple[Any, int]]) -> list[list[Any]]:
         rows = []
-        for range_id, time in attribute(events, self._clock.milliseconds).items():
+        for range_id, own in attribute(events, self._clock.milliseconds).items():
             range_ = self._recorder.ranges[range_id]
-            rows.append([range_.stage, range_.layer, range_.phase, time.self_ms, time.count])
+            rows.append([range_.stage, range_.layer, range_.phase, own.self_ms, own.count])
         self._clock.give_back(mark for mark, _ in events)
         return rows
 

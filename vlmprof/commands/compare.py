@@ -1,0 +1,112 @@
+"""`vlmprof compare`: is B worse than A, by how much, in which stage, and how sure are we."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vlmprof.errors import Exit, UserError
+
+if TYPE_CHECKING:
+    from vlmprof.compare import Thresholds
+    from vlmprof.records.run import Run
+
+__all__ = ["compare"]
+
+
+def compare(
+    a: Annotated[str, typer.Argument(help="The old side: a run folder, a record, a quoted pattern, or 'baseline'.")],
+    b: Annotated[str, typer.Argument(help="The new side, named in the same way.")],
+    store: Annotated[Path | None, typer.Option(help="Folder of baselines; default: baselines/, then ours.")] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Compare in spite of this difference; may be repeated.")
+    ] = None,
+    normalize: Annotated[
+        str, typer.Option(metavar="useful-tokens", help="Compare times and FLOPs per useful token.")
+    ] = "",
+    thresholds: Annotated[Path | None, typer.Option(help="TOML file of changes that matter; see docs.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown for a pull request.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the document, and nothing else, on stdout.")] = False,
+    output: Annotated[Path | None, typer.Option("-o", help="Also keep the document (JSON) in this file.")] = None,
+    ab: Annotated[
+        bool,
+        typer.Option(
+            "--ab", help="Run A and B in turns here: each a checkout, megatron-core==X, or a Python environment."
+        ),
+    ] = False,
+    workload: Annotated[str, typer.Option(help="With --ab: a preset's name or a TOML file.")] = "tiny",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="With --ab: change a setting.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=3, help="With --ab: runs of each side at most.")] = 10,
+    steps: Annotated[int, typer.Option(min=1, help="With --ab: plain steps of each run.")] = 10,
+    out: Annotated[Path | None, typer.Option(help="With --ab: folder for the runs; one begun is gone on with.")] = None,
+) -> int:
+    """Is B worse than A? Exit code 0: no; 1: worse; 4: undecided, or not comparable."""
+    from vlmprof.compare import compare as judge
+    from vlmprof.compare import load_thresholds
+    from vlmprof.compare.sides import known_band, read_sides
+    from vlmprof.records.store import dump_json, write_whole
+
+    if markdown and json:
+        raise UserError("--markdown and --json are two forms of one output: choose one, or add -o FILE for the other")
+    limits, band = load_thresholds(thresholds), None
+    if ab:
+        if store is not None or normalize or allow:
+            raise UserError(
+                "--ab trains one workload on both sides: --store, --allow and --normalize do not go with it"
+            )
+        first, second, files, limits = _run(a, b, workload, set_ or [], rounds, steps, out, limits)
+    else:
+        (first, first_files), (second, second_files) = read_sides(a, b, store)
+        files = first_files, second_files
+        band = known_band(store, first[0]) if len(first) == len(second) == 1 else None
+    found = judge(
+        first,
+        second,
+        thresholds=limits,
+        allow=allow or (),
+        normalize=normalize,
+        band=band,
+        labels=(a, b) if a != b else (f"{a} (A)", f"{b} (B)"),
+        sources=files,
+    ).model_copy(update={"command": ("vlmprof", *sys.argv[1:])})
+    if output is not None:
+        write_whole(output, dump_json(found))
+    if json:
+        print(dump_json(found), end="")
+    else:
+        from vlmprof.report.comparison import markdown as as_markdown
+        from vlmprof.report.comparison import print_comparison
+
+        if markdown:
+            print(as_markdown(found), end="")
+        else:
+            print_comparison(found)
+    return int(EXIT_CODES[found.verdict])
+
+
+def _run(
+    a: str, b: str, workload: str, settings: list[str], rounds: int, steps: int, out: Path | None, limits: "Thresholds"
+) -> "tuple[list[Run], list[Run], tuple[tuple[str, ...], tuple[str, ...]], Thresholds]":
+    from vlmprof.compare.ab import run_ab
+    from vlmprof.launch import RunOptions
+    from vlmprof.launch.folders import default_folder
+    from vlmprof.report.progress import RunProgress
+    from vlmprof.workload.settings import load_workload
+
+    chosen = load_workload(workload, settings)
+    folder = out or default_folder(f"ab-{chosen.name}", chosen.hash8)
+    options = RunOptions(steps=steps, stage_breakdown=True, command=("vlmprof", *sys.argv[1:]))
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    tell(f"runs go to {folder}; after Ctrl-C the same command with --out {folder} goes on")
+    with RunProgress(chosen.name, options.total_steps * 2 * rounds) as progress:
+        done = run_ab(a, b, chosen, options, rounds, folder, limits, progress.watch, tell)
+    return done.a, done.b, done.sources, done.thresholds
+
+
+EXIT_CODES = {"same": Exit.FINE, "better": Exit.FINE, "worse": Exit.FOUND, "undecided": Exit.NO_ANSWER}

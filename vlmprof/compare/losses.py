@@ -1,0 +1,81 @@
+"""Where two loss curves part, and whether rounding explains it."""
+
+import math
+from collections.abc import Sequence
+
+from vlmprof.records.comparison import Losses
+from vlmprof.records.run import Run, Step
+
+__all__ = ["compare_losses", "rounding_limit"]
+
+EPSILON = {"fp32": 2.0**-23, "bf16": 2.0**-8, "fp16": 2.0**-11, "fp8": 2.0**-4}
+"""Relative spacing of numbers of each precision."""
+FIRST = 32.0
+"""Rounding errors of a first step, in spacings: sums of thousands of terms in another order."""
+GROWTH = 1.5
+"""How training amplifies a difference of weights from step to step while it is small; see docs/compare.md."""
+MOST = 0.02
+"""A relative difference of losses that no chain of rounding errors is granted, whatever the number of steps."""
+
+
+def rounding_limit(precision: str, steps: int) -> float:
+    """The largest relative difference of losses that rounding may have after so many earlier steps."""
+    epsilon = EPSILON.get(precision, EPSILON["bf16"])
+    return min(FIRST * epsilon * GROWTH ** min(steps, 200), max(MOST, FIRST * epsilon / 2))
+
+
+def compare_losses(a: Run, b: Run) -> Losses | None:
+    """The curves of two runs over the steps whose batches are the same; None where a side has no losses.
+
+    A run trains on through steps of all kinds, so curves go together only as long as both trained on the same batches
+    in the same order: what comes after is not compared.
+    """
+    pairs = _pairs(a.steps, b.steps)
+    if not pairs:
+        return None
+    precision = a.environment.precision if a.environment else ""
+    first, largest, beyond = None, 0.0, None
+    for number, (one, other) in enumerate(pairs):
+        difference = _relative(one.loss, other.loss)
+        if difference == 0:
+            continue
+        first = one.index if first is None else first
+        largest = max(largest, difference)
+        if beyond is None and difference > rounding_limit(precision, number):
+            beyond = one.index
+    facts = {"steps": len(pairs), "first_difference": first, "largest": largest}
+    return Losses.model_validate(facts | _reading(len(pairs), first, largest, beyond, precision))
+
+
+def _pairs(a: Sequence[Step], b: Sequence[Step]) -> list[tuple[Step, Step]]:
+    found = []
+    for one, other in zip(a, b, strict=False):
+        if one.batch != other.batch:
+            break
+        if one.loss is not None and other.loss is not None:
+            found.append((one, other))
+    return found
+
+
+def _relative(one: float | None, other: float | None) -> float:
+    if one is None or other is None or one == other:
+        return 0.0
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return math.inf if math.isfinite(one) != math.isfinite(other) else 0.0
+    return abs(one - other) / max(abs(one), abs(other))
+
+
+def _reading(steps: int, first: int | None, largest: float, beyond: int | None, precision: str) -> dict[str, str]:
+    if first is None:
+        return {"reading": "identical", "text": f"the losses of {steps} steps are the same to the last digit"}
+    if beyond is None:
+        return {
+            "reading": "rounding",
+            "text": f"the losses differ from step {first} on, by {largest:.1g} at most over {steps} steps: as far as "
+            f"rounding in {precision or 'an unknown precision'} goes",
+        }
+    return {
+        "reading": "diverged",
+        "text": f"the losses part at step {first} and differ by {largest:.1g} over {steps} steps, more than rounding "
+        f"explains from step {beyond} on: the sides do not train the same",
+    }

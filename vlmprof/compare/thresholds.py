@@ -1,0 +1,54 @@
+"""What counts as a change, and how seldom a false alarm may be: from a TOML file."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from vlmprof.errors import UserError
+
+__all__ = ["Thresholds", "load_thresholds"]
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    changes: Mapping[str, float]
+    """Metric -> relative change that matters."""
+    false_alarms: float
+    """Chance that an A/A comparison finds any metric worse."""
+    step_share: float
+    """Of `false_alarms`: the part of the step time; the other measured metrics share the rest."""
+
+
+def load_thresholds(file: Path | None = None) -> Thresholds:
+    """The shipped thresholds, with what `file` says on top.
+
+    Raises:
+        UserError: the file cannot be read, names an unknown metric, or has a value that is no share.
+    """
+    shipped = tomllib.loads((resources.files("vlmprof.compare") / "thresholds.toml").read_text(encoding="utf-8"))
+    own = _read(file) if file else {}
+    for table, values in own.items():
+        if not isinstance(values, dict) or table not in shipped:
+            raise UserError(f"thresholds file '{file}': there is no table '{table}', only {' and '.join(shipped)}")
+        for name, value in values.items():
+            if name not in shipped[table]:
+                raise UserError(
+                    f"thresholds file '{file}': there is no '{name}'; there are {', '.join(shipped[table])}"
+                )
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+                raise UserError(f"thresholds file '{file}': {name} is {value!r}, but a share between 0 and 1 is needed")
+            shipped[table][name] = float(value)
+    return Thresholds(shipped["thresholds"], **shipped["test"])
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no thresholds file '{file}'") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"thresholds file '{file}' cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"thresholds file '{file}' is not valid TOML: {error}") from None

@@ -1,0 +1,66 @@
+"""Tonight's run held against what was accepted: what is exact digit by digit, and times where they were interleaved."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vlmprof.compare import Thresholds, compare, load_thresholds
+from vlmprof.nightly.verdict import Problem
+from vlmprof.records.comparison import Comparison, Metric
+from vlmprof.records.run import Run
+
+__all__ = ["TIMES", "exactly", "of_metrics", "of_times", "thresholds", "untold_times"]
+
+TIMES = ("step_ms",)
+"""Metrics that A/B is for: it runs plain steps only."""
+LOSSES = "losses"
+
+
+def thresholds(slowdown: float | None) -> Thresholds:
+    """The shipped ones, with the suite's own for times."""
+    shipped = load_thresholds()
+    if slowdown is None:
+        return shipped
+    return replace(shipped, changes={**shipped.changes, **dict.fromkeys(TIMES, slowdown)})
+
+
+def exactly(good: Sequence[Run], run: Run, labels: tuple[str, str]) -> Comparison:
+    """`run` against the accepted runs.
+
+    Raises:
+        NotComparable: they do not do the same work.
+    """
+    return compare(good, [run], thresholds=thresholds(None), labels=labels)
+
+
+def of_metrics(comparison: Comparison | None, only: Sequence[str] = ()) -> Problem | None:
+    """What is worse of all that is exact, the losses included. `only`: nothing but these."""
+    if comparison is None:
+        return None
+    worse = {row.name: _words(row) for row in comparison.metrics if row.exact and row.verdict == "worse"}
+    if comparison.losses is not None and comparison.losses.reading == "diverged":
+        worse[LOSSES] = comparison.losses.text
+    hunted = {name: text for name, text in worse.items() if not only or name in only}
+    if not hunted:
+        return None
+    return Problem("metric", ", ".join(hunted), "; ".join(hunted.values()))
+
+
+def of_times(ab: Comparison | None, only: Sequence[str] = ()) -> Problem | None:
+    """What is surely slower. `only`: nothing but these."""
+    rows = [row for row in ab.metrics if row.name in (only or TIMES) and row.verdict == "worse"] if ab else []
+    if not rows:
+        return None
+    names = ", ".join(row.name for row in rows)
+    return Problem("time", names, "; ".join(map(_words, rows)), change=max(row.change or 0.0 for row in rows))
+
+
+def untold_times(ab: Comparison | None) -> str:
+    """What could not be told of times, and what would tell; empty where all could."""
+    rows = [row for row in ab.metrics if row.name in TIMES and row.verdict == "undecided"] if ab else []
+    return "; ".join(f"{row.title} is undecided: {row.reason}" for row in rows)
+
+
+def _words(row: Metric) -> str:
+    """Without the metric's own word for "exact": the night compares exactly, and that is what it is read for."""
+    change = f" {row.change:+.1%}" if row.change is not None else ""
+    return f"{row.title}{change} ({row.reason.removeprefix('deterministic, and ')})"

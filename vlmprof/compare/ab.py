@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vlmprof.compare.candidates import Candidate, resolve
+from vlmprof.compare.candidates import Candidate, expose, resolve
 from vlmprof.compare.comparison import compare
 from vlmprof.compare.summary import may_be_worse
 from vlmprof.compare.thresholds import Thresholds
@@ -92,9 +92,12 @@ def run_ab(
         NotComparable: the two do not do the same work.
         KeyboardInterrupt: the runs that were made are kept, and counted the next time.
     """
-    yardstick = (out / "yardstick").absolute()
+    candidates = [resolve(a), resolve(b)]
     _claim(out, {"a": a, "b": b, "workload": workload.hash8, "steps": options.steps, "warmup": options.warmup})
-    candidates = [resolve(a, yardstick), resolve(b, yardstick)]
+    yardstick = (out / "yardstick").absolute()
+    if any(candidate.python for candidate in candidates):
+        expose(yardstick)
+    tell(f"runs go to '{out}'; after Ctrl-C the same command with --out '{out}' goes on")
     looks = levels(rounds, thresholds.false_alarms)
     done: tuple[list[Run], list[Run]] = ([], [])
     folders: tuple[list[str], list[str]] = ([], [])

@@ -16,9 +16,9 @@ Welch's on z.
 **Test**: Welch's t of z, by permutation of the z between the sides, which asks nothing of the distribution;
 studentized, so that sides of unlike spread are no false alarm (Chung & Romano, Annals of Statistics 41, 2013). The z
 are got from the sides as they are: anew for every arrangement, a slow run among fast ones would be cast out as an
-outlier, and a slow-down could be too large to be found. All arrangements where there are at most `ARRANGEMENTS`, else that many random
-ones (a fixed seed). Too few runs, or too small a level, to be reached that way: Welch's t on the values themselves,
-which outliers make blind but not false. So many that permuting is idle: Student's distribution.
+outlier, and a slow-down could be too large to be found. All arrangements where there are at most `ARRANGEMENTS`, else
+that many random ones (a fixed seed). Too few runs, or too small a level, to be reached that way: Welch's t on the
+values themselves, which outliers make blind but not false. So many that permuting is idle: Student's distribution.
 """
 
 import math

@@ -11,7 +11,7 @@ from scipy import stats
 from vlmprof.compare.ab import levels
 from vlmprof.compare.statistics import evidence, holm, interval, runs_needed
 
-LEVEL = 0.008
+LEVEL = 0.009
 SAMPLES = st.lists(st.floats(-1, 1).map(lambda value: round(value, 6)), min_size=2, max_size=12)
 
 

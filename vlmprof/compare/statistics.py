@@ -9,8 +9,9 @@ difference of logs is a relative change, and a slow-down of 5 % is as far from 0
 with s = 1.4826 MAD of the residuals of both sides about their medians, times N / (N - 2). At the normal distribution
 it is 95 % as efficient as the mean; a run that a neighbour slowed by 20 % has no weight at all.
 
-**Pseudo-values** carry it into everything that is known of means: z = mu + psi / mean(psi'), psi = (x - mu) w, has the
-mean mu, and var(z) / n is Huber's variance of mu (Huber & Ronchetti, Robust Statistics, 2009, 6.2). The interval is
+**Pseudo-values** carry it into everything that is known of means: z = mu + K psi / mean(psi'), psi = (x - mu) w, has
+the mean mu, and var(z) / n is Huber's variance of mu with his correction for few values,
+K = 1 + var(psi') / mean(psi')^2 / n (Huber & Ronchetti, Robust Statistics, 2009, 6.2 and 7.6). The interval is
 Welch's on z.
 
 **Test**: Welch's t of z, by permutation of the z between the sides, which asks nothing of the distribution;
@@ -209,8 +210,10 @@ def _pseudo(x: Array, scale: float) -> Array:
         centre = float((weights * x).sum() / weights.sum()) if weights.any() else centre
     square = ((x - centre) / (BISQUARE * scale)) ** 2
     inside = square < 1
-    slope = float(np.mean((1 - square) * (1 - 5 * square) * inside))
-    values: Array = centre + (x - centre) * (1 - square) ** 2 * inside / max(slope, 1 / len(x))
+    slopes = (1 - square) * (1 - 5 * square) * inside
+    slope = max(float(np.mean(slopes)), 0.1)
+    correction = 1 + float(np.var(slopes)) / slope**2 / len(x)
+    values: Array = centre + (x - centre) * (1 - square) ** 2 * inside * correction / slope
     return values
 
 
@@ -271,8 +274,9 @@ def holm(p: Sequence[float], weights: Sequence[float]) -> list[float]:
 def runs_needed(change: float, error: float, threshold: float, level: float) -> int:
     """Runs a side that decide with a probability of 90 %.
 
-    n = 2 ((z_level + z_power) error / distance)^2 / 0.95 + z_level^2 / 4: the normal approximation, the efficiency of
-    the estimate, and what Student's distribution asks of few (Guenther, The American Statistician 35, 1981).
+    n = 2 ((z_level + z_power) error / distance)^2 / 0.95 + z_level^2 / 4 + 2: the normal approximation, the efficiency
+    of the estimate, what Student's distribution asks of few (Guenther, The American Statistician 35, 1981), and what
+    K does (by simulation).
     A change that looks larger than the threshold is taken for what it seems: its distance is that from 0, at the level
     of the test. A smaller one is taken for none: its distance is the threshold, which a 95 % interval about 0 must not
     reach.
@@ -283,4 +287,4 @@ def runs_needed(change: float, error: float, threshold: float, level: float) -> 
     quantile = -float(special.ndtri(level if beyond else LEVEL / 2))
     distance = max(abs(change), threshold)
     many = 2 * ((quantile + float(special.ndtri(POWER))) * error / distance) ** 2
-    return math.ceil(many / 0.95 + quantile**2 / 4)
+    return math.ceil(many / 0.95 + quantile**2 / 4) + 2

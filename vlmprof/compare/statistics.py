@@ -20,6 +20,9 @@ are got from the sides as they are: anew for every arrangement, a slow run among
 outlier, and a slow-down could be too large to be found. All arrangements where there are at most `ARRANGEMENTS`, else
 that many random ones (a fixed seed). Too few runs, or too small a level, to be reached that way: Welch's t on the
 values themselves, which outliers make blind but not false. So many that permuting is idle: Student's distribution.
+
+**A lone run** cannot be told from an outlier by anything but its distance. It is judged by Student's prediction interval
+(a new run against n of them, or two runs with a spread known from elsewhere) with the tails of 3 degrees of freedom.
 """
 
 import math
@@ -44,6 +47,7 @@ MANY = 80
 """Runs of both sides together from which on Student's t stands for the permutations."""
 FEW = 6
 """Runs a side below which the mean is the estimate: four residuals tell no outlier from the rest."""
+LONE_FREEDOM = 3
 BISQUARE = 4.685
 LEVEL = 0.05
 """1 - confidence of intervals."""
@@ -108,9 +112,8 @@ def evidence(
     centres = float(np.mean(x)), float(np.mean(y))
     if spread is None or freedom < 1:
         return Evidence(centres, None)
-    # Student's prediction interval: a new run against n of them, or two runs with a spread known from elsewhere.
     error = spread * math.sqrt(1 / len(x) + 1 / len(y))
-    return _student(centres, error, freedom, name, spread)
+    return _student(centres, error, min(freedom, LONE_FREEDOM), name, spread)
 
 
 def interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:

@@ -21,8 +21,9 @@ outlier, and a slow-down could be too large to be found. All arrangements where 
 that many random ones (a fixed seed). Too few runs, or too small a level, to be reached that way: Welch's t on the
 values themselves, which outliers make blind but not false. So many that permuting is idle: Student's distribution.
 
-**A lone run** cannot be told from an outlier by anything but its distance. It is judged by Student's prediction interval
-(a new run against n of them, or two runs with a spread known from elsewhere) with the tails of 3 degrees of freedom.
+**A lone run** cannot be told from an outlier by anything but its distance. It is judged by Student's prediction
+interval (a new run against n of them, or two runs with a spread known from elsewhere) with the tails of 3 degrees of
+freedom.
 """
 
 import math

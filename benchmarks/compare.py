@@ -47,9 +47,8 @@ def main(record: Path, count: int) -> None:
             seconds, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
             used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             summary = done.stdout.partition("\n")[0].replace(name, "")
-            print(
-                f"{count} records of {record.stat().st_size} bytes: {seconds:.2f} s, {used:.2f} s of a core; {done.stderr.strip()}; {summary}"
-            )
+            told = f"{seconds:.2f} s, {used:.2f} s of a core; {done.stderr.strip()}; {summary}"
+            print(f"{count} records of {record.stat().st_size} bytes: {told}")
 
 
 if __name__ == "__main__":

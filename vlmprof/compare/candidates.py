@@ -7,9 +7,9 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
-import vlmprof
 from vlmprof.errors import MachineError, UserError
 from vlmprof.launch.folders import resolve_megatron
 
@@ -113,4 +113,4 @@ def expose(yardstick: Path) -> None:
     link = yardstick / "vlmprof"
     if not link.exists():
         link.unlink(missing_ok=True)
-        link.symlink_to(Path(vlmprof.__file__).parent, target_is_directory=True)
+        link.symlink_to(str(resources.files("vlmprof")), target_is_directory=True)

@@ -7,6 +7,7 @@ Copies of a real run record, each with times of its own (2 % from run to run), h
 
 import json
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -41,13 +42,13 @@ def main(record: Path, count: int) -> None:
         copies(record, folder, count)
         command = [sys.executable, "-c", PROGRAM, "compare", str(folder / "a"), str(folder / "b")]
         for _ in range(3):
-            begun = time.monotonic()
+            begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-            seconds = time.monotonic() - begun
+            seconds, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+            used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             summary = done.stdout.partition("\n")[0].replace(name, "")
-            print(
-                f"{count} records of {record.stat().st_size} bytes: {seconds:.2f} s; {done.stderr.strip()}; {summary}"
-            )
+            told = f"{seconds:.2f} s, {used:.2f} s of a core; {done.stderr.strip()}; {summary}"
+            print(f"{count} records of {record.stat().st_size} bytes: {told}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Every simulated run has a true slowness of its own: 2 % from run to run, normal, heavy-tailed (Student's t with 3
 degrees of freedom, scaled to 2 %) or normal with outliers (5 to 10 % of runs are 10 to 30 % slower, as on a shared
-machine). Its steps vary by 1 % more, and its other metrics go along: kernel time follows the step, exposed
+machine). Its steps vary by half a percent more, and its other metrics go along: kernel time follows the step, exposed
 communication varies most, the allocator's peak and the host's memory little.
 """
 
@@ -52,7 +52,7 @@ def figure(random: np.random.Generator, value: float, unit: str, source: Source,
 def a_run(random: np.random.Generator, slow: float) -> Run:
     """A record of `STEPS` plain, traced and counted steps over the same batches."""
     batches = 500 * np.exp(np.linspace(-0.2, 0.2, STEPS))
-    times = batches * np.exp(slow + random.normal(0, 0.01, STEPS))
+    times = batches * np.exp(slow + random.normal(0, 0.005, STEPS))
     steps = [
         Step(index=3 * batch + turn, batch=batch, kind=kind, ms=float(times[batch]))
         for batch in range(STEPS)

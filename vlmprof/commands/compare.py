@@ -103,7 +103,6 @@ def _run(
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    tell(f"runs go to {folder}; after Ctrl-C the same command with --out {folder} goes on")
     with RunProgress(chosen.name, options.total_steps * 2 * rounds) as progress:
         done = run_ab(a, b, chosen, options, rounds, folder, limits, progress.watch, tell)
     return done.a, done.b, done.sources, done.thresholds

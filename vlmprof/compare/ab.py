@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vlmprof.compare.candidates import Candidate, resolve
+from vlmprof.compare.candidates import Candidate, expose, resolve
 from vlmprof.compare.comparison import compare
+from vlmprof.compare.summary import may_be_worse
 from vlmprof.compare.thresholds import Thresholds
 from vlmprof.errors import Exit, UserError
 from vlmprof.launch import RunOptions, run_workload
 from vlmprof.launch.watch import Watcher
+from vlmprof.records.comparison import Metric
 from vlmprof.records.run import Run
 from vlmprof.records.store import read_run, write_whole
 from vlmprof.workload.spec import Workload
@@ -71,7 +73,7 @@ def run_ab(
     watch: Watcher = lambda event: None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Rounds:
-    """Run A and B in turns, each `rounds` times at most; stops when there is a verdict.
+    """Run A and B in turns, each `rounds` times at most; stops at a look that is sure.
 
     Args:
         a: a checkout, `megatron-core==X`, or an environment.
@@ -90,9 +92,12 @@ def run_ab(
         NotComparable: the two do not do the same work.
         KeyboardInterrupt: the runs that were made are kept, and counted the next time.
     """
-    yardstick = (out / "yardstick").absolute()
+    candidates = [resolve(a), resolve(b)]
     _claim(out, {"a": a, "b": b, "workload": workload.hash8, "steps": options.steps, "warmup": options.warmup})
-    candidates = [resolve(a, yardstick), resolve(b, yardstick)]
+    yardstick = (out / "yardstick").absolute()
+    if any(candidate.python for candidate in candidates):
+        expose(yardstick)
+    tell(f"runs go to '{out}'; after Ctrl-C the same command with --out '{out}' goes on")
     looks = levels(rounds, thresholds.false_alarms)
     done: tuple[list[Run], list[Run]] = ([], [])
     folders: tuple[list[str], list[str]] = ([], [])
@@ -106,9 +111,15 @@ def run_ab(
         limits = replace(thresholds, false_alarms=looks.get(number + 1, thresholds.false_alarms))
         if number == 0 or number + 1 in looks:
             found = compare(done[0], done[1], thresholds=limits, labels=_labels(a, b))
-            if number + 1 in looks and found.verdict != "undecided":
+            if number + 1 in looks and _sure(found.metrics):
                 break
     return Rounds(*done, (tuple(folders[0]), tuple(folders[1])), limits)
+
+
+def _sure(metrics: Sequence[Metric]) -> bool:
+    """Whether more runs would change nothing: what is exact was known after the first of them."""
+    measured = [row for row in metrics if not row.exact]
+    return any(row.verdict == "worse" for row in measured) or not any(map(may_be_worse, measured))
 
 
 def _labels(a: str, b: str) -> tuple[str, str]:

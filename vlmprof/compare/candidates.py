@@ -2,16 +2,18 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
-import vlmprof
 from vlmprof.errors import MachineError, UserError
 from vlmprof.launch.folders import resolve_megatron
 
-__all__ = ["Candidate", "resolve"]
+__all__ = ["Candidate", "expose", "resolve"]
 
 RELEASE = re.compile(r"megatron-core==([0-9][0-9A-Za-z.!+-]{0,40})")
 PROBE = "import vlmprof.training.worker, vlmprof.training.loop, megatron.core"
@@ -26,12 +28,9 @@ class Candidate:
     """Interpreter of the workers; empty: ours."""
 
 
-def resolve(named: str, yardstick: Path) -> Candidate:
-    """What `named` stands for; a release is installed into the cache where it is not there yet.
-
-    Args:
-        named: `megatron-core==X`, a checkout, a Python executable or the folder of a virtual environment.
-        yardstick: a folder to make, which another environment imports this vlmprof from.
+def resolve(named: str) -> Candidate:
+    """What `named` stands for: `megatron-core==X`, a checkout, a Python executable or the folder of a virtual
+    environment. A release is installed into the cache where it is not there yet.
 
     Raises:
         UserError: it is nothing of these, or the environment cannot run vlmprof's worker.
@@ -44,7 +43,7 @@ def resolve(named: str, yardstick: Path) -> Candidate:
     python = path / "bin" / "python" if path.is_dir() else path
     if python.is_file() and os.access(python, os.X_OK):
         # Not resolved: a virtual environment is known by the path that its interpreter is started by.
-        return Candidate(named, python=_checked(named, str(python.absolute()), yardstick))
+        return Candidate(named, python=_checked(named, str(python.absolute())))
     if path.is_dir():
         return Candidate(named, megatron=resolve_megatron(named))
     raise UserError(
@@ -78,30 +77,30 @@ def _installed(version: str) -> Path:
         if not (target / "megatron" / "core").is_dir():  # else another process was quicker
             raise MachineError(f"'{cache}' cannot be written: {error.strerror}") from None
     finally:
-        _remove(half)
+        shutil.rmtree(half, ignore_errors=True)
     return target
 
 
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _checked(named: str, python: str, yardstick: Path) -> str:
+def _checked(named: str, python: str) -> str:
     """The interpreter, if it can import what a worker needs.
 
     Raises:
         UserError: with the import that fails.
     """
-    expose(yardstick)
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(yardstick), os.environ.get("PYTHONPATH", "")]))
-    try:
-        done = subprocess.run(
-            [python, "-c", PROBE], capture_output=True, text=True, env=environment, timeout=300, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"--ab '{named}': its interpreter does not run: {error}") from None
+    with tempfile.TemporaryDirectory() as yardstick:
+        expose(Path(yardstick))
+        path = os.pathsep.join(filter(None, [yardstick, os.environ.get("PYTHONPATH", "")]))
+        try:
+            done = subprocess.run(
+                [python, "-c", PROBE],
+                capture_output=True,
+                text=True,
+                env=dict(os.environ, PYTHONPATH=path),
+                timeout=300,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UserError(f"--ab '{named}': its interpreter does not run: {error}") from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
         raise UserError(f"--ab '{named}' cannot run vlmprof's worker: {last}; install what is missing there")
@@ -114,4 +113,4 @@ def expose(yardstick: Path) -> None:
     link = yardstick / "vlmprof"
     if not link.exists():
         link.unlink(missing_ok=True)
-        link.symlink_to(Path(vlmprof.__file__).parent, target_is_directory=True)
+        link.symlink_to(str(resources.files("vlmprof")), target_is_directory=True)

@@ -9,6 +9,8 @@ __all__ = ["caveats"]
 
 IDENTITY = ("name", "description", "model.deviations", "data.path", "data.fingerprint")
 """Settings that say who and where, not what is done."""
+SILENT = ("host ", "data source")
+"""Facts that records may be stored without (baselines are): where one side does not tell, nothing differs."""
 VOLATILE = ("load_average", "memory_bytes")
 BUSY = 1.0
 """Load a core from which on a machine counts as busy: our own run is part of it."""
@@ -19,6 +21,8 @@ def caveats(a: Sequence[Run], b: Sequence[Run], labels: tuple[str, str]) -> list
     sides = [_facts(a), _facts(b)]
     notes = []
     for name in dict.fromkeys([*sides[0], *sides[1]]):
+        if name.startswith(SILENT) and not all(name in side for side in sides):
+            continue
         values = [" and ".join(sorted(side.get(name, {"not told"}))) for side in sides]
         if values[0] != values[1]:
             notes.append(f"{name}: {values[0]} against {values[1]}")

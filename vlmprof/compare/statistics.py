@@ -7,15 +7,23 @@ difference of logs is a relative change, and a slow-down of 5 % is as far from 0
 **Location** of a side is Tukey's bisquare M-estimate, three reweightings from the median:
     mu = sum(w x) / sum(w),  w = (1 - u^2)^2 for |u| < 1 and else 0,  u = (x - mu) / (4.685 s),
 with s = 1.4826 MAD of the residuals of both sides about their medians, times N / (N - 2). At the normal distribution
-it is 95 % as efficient as the mean; a run that a neighbour slowed by 20 % has no weight at all. Its variance is
-Huber's: v = sum(psi^2) / sum(psi')^2 n / (n - 1), psi = (x - mu) (1 - u^2)^2 (Huber & Ronchetti, Robust Statistics,
-2009, 6.2).
+it is 95 % as efficient as the mean; a run that a neighbour slowed by 20 % has no weight at all.
 
-**Test** T = (mu_b - mu_a) / sqrt(v_a + v_b), by permutation of the runs between the sides: exact whatever the
-distribution is, where A and B differ in nothing (Chung & Romano, Annals of Statistics 41, 2013, on why T must be
-studentized). All arrangements where there are at most `ARRANGEMENTS`, else that many random ones (a fixed seed). Too
-few runs, or too small a level, to be reached that way: Welch's t on the means, which outliers make blind but not
-false. So many that permuting is idle: Student's t for T.
+**Pseudo-values** carry it into everything that is known of means: z = mu + K psi / mean(psi'), psi = (x - mu) w, has
+the mean mu, and var(z) / n is Huber's variance of mu with his correction for few values,
+K = 1 + var(psi') / mean(psi')^2 / n (Huber & Ronchetti, Robust Statistics, 2009, 6.2 and 7.6). The interval is
+Welch's on z.
+
+**Test**: Welch's t of z, by permutation of the z between the sides, which asks nothing of the distribution;
+studentized, so that sides of unlike spread are no false alarm (Chung & Romano, Annals of Statistics 41, 2013). The z
+are got from the sides as they are: anew for every arrangement, a slow run among fast ones would be cast out as an
+outlier, and a slow-down could be too large to be found. All arrangements where there are at most `ARRANGEMENTS`, else
+that many random ones (a fixed seed). Too few runs, or too small a level, to be reached that way: Welch's t on the
+values themselves, which outliers make blind but not false. So many that permuting is idle: Student's distribution.
+
+**A lone run** cannot be told from an outlier by anything but its distance. It is judged by Student's prediction
+interval (a new run against n of them, or two runs with a spread known from elsewhere) with the tails of 3 degrees of
+freedom.
 """
 
 import math
@@ -40,6 +48,7 @@ MANY = 80
 """Runs of both sides together from which on Student's t stands for the permutations."""
 FEW = 6
 """Runs a side below which the mean is the estimate: four residuals tell no outlier from the rest."""
+LONE_FREEDOM = 3
 BISQUARE = 4.685
 LEVEL = 0.05
 """1 - confidence of intervals."""
@@ -104,9 +113,8 @@ def evidence(
     centres = float(np.mean(x)), float(np.mean(y))
     if spread is None or freedom < 1:
         return Evidence(centres, None)
-    # Student's prediction interval: a new run against n of them, or two runs with a spread known from elsewhere.
     error = spread * math.sqrt(1 / len(x) + 1 / len(y))
-    return _student(centres, error, freedom, name, spread)
+    return _student(centres, error, min(freedom, LONE_FREEDOM), name, spread)
 
 
 def interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
@@ -115,28 +123,23 @@ def interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | No
 
 
 def _two_samples(x: Array, y: Array, level: float) -> Evidence:
-    found, welch = _estimate(x, y), _welch(x, y)
+    pseudo, welch = _pseudo_values(x, y), _welch(x, y)
     p = {**welch.p, **_mann_whitney(x, y)}
     least = max(_least_p(len(x), len(y)), RESOLVED / ARRANGEMENTS)
-    if found.decided_by == "welch" or least > level:
+    if pseudo is None or least > level:
         return replace(welch, p=p)
+    found = _welch(*pseudo, "robust-t")
     if len(x) + len(y) > MANY:
         return replace(found, p={**found.p, **p})
-    one_sided = _permuted(x, y)
+    one_sided = _permuted(*pseudo)
     p = {"permutation": min(1.0, 2 * one_sided), **p}
     return replace(found, p=p, decided_by="permutation", one_sided=one_sided)
 
 
 def _estimate(x: Array, y: Array) -> Evidence:
     """By bisquare, or by means where runs are few or most of them agree to the last digit."""
-    scale = _scale(x[None], y[None]) if min(len(x), len(y)) >= FEW else np.zeros(1)
-    if scale[0] == 0:
-        return _welch(x, y)
-    (mu_a,), (var_a,) = _location(x[None], scale)
-    (mu_b,), (var_b,) = _location(y[None], scale)
-    spread = math.sqrt((var_a * len(x) + var_b * len(y)) / 2)
-    freedom = _freedom(var_a, len(x), var_b, len(y))
-    return _student((float(mu_a), float(mu_b)), math.sqrt(var_a + var_b), freedom, "robust-t", spread)
+    pseudo = _pseudo_values(x, y)
+    return _welch(*pseudo, "robust-t") if pseudo else _welch(x, y)
 
 
 def _student(centres: tuple[float, float], error: float, freedom: float, name: str, spread: float) -> Evidence:
@@ -151,12 +154,12 @@ def _student(centres: tuple[float, float], error: float, freedom: float, name: s
     return Evidence(centres, (change - reach, change + reach), {name: 2 * one_sided}, name, one_sided, spread)
 
 
-def _welch(x: Array, y: Array) -> Evidence:
+def _welch(x: Array, y: Array, name: str = "welch") -> Evidence:
     """Welch's t on means: unequal variances, Satterthwaite's degrees of freedom."""
     var_a, var_b = float(np.var(x, ddof=1)) / len(x), float(np.var(y, ddof=1)) / len(y)
     spread = math.sqrt((var_a * len(x) + var_b * len(y)) / 2)
     freedom = _freedom(var_a, len(x), var_b, len(y))
-    return _student((float(np.mean(x)), float(np.mean(y))), math.sqrt(var_a + var_b), freedom, "welch", spread)
+    return _student((float(np.mean(x)), float(np.mean(y))), math.sqrt(var_a + var_b), freedom, name, spread)
 
 
 def _freedom(var_a: float, n_a: int, var_b: float, n_b: int) -> float:
@@ -193,48 +196,41 @@ def _least_p(n_a: int, n_b: int) -> float:
     return 1 / math.comb(n_a + n_b, n_a)
 
 
-def _scale(x: Array, y: Array) -> Array:
-    """(cases, n_a), (cases, n_b) -> (cases,)"""
-    parts = [np.abs(side - np.median(side, axis=-1, keepdims=True)) for side in (x, y)]
-    residuals = np.concatenate(parts, axis=-1)
-    count = residuals.shape[-1]
-    scale: Array = 1.4826 * np.median(residuals, axis=-1) * count / (count - 2)
-    return scale
+def _pseudo_values(x: Array, y: Array) -> tuple[Array, Array] | None:
+    """None where runs are too few, or most agree to the last digit, so that there is no scale."""
+    if min(len(x), len(y)) < FEW:
+        return None
+    residuals = np.concatenate([np.abs(side - np.median(side)) for side in (x, y)])
+    scale = 1.4826 * float(np.median(residuals)) * len(residuals) / (len(residuals) - 2)
+    if scale <= 1e-12 * float(np.max(residuals)) or scale == 0:
+        return None
+    return _pseudo(x, scale), _pseudo(y, scale)
 
 
-def _location(x: Array, scale: Array) -> tuple[Array, Array]:
-    """(cases, n), (cases,) -> location and its variance, (cases,) each."""
-    width = BISQUARE * np.maximum(scale, 1e-300)[:, None]
-    centre = np.median(x, axis=-1, keepdims=True)
+def _pseudo(x: Array, scale: float) -> Array:
+    centre = float(np.median(x))
     for _ in range(3):
-        weights = np.clip(1 - ((x - centre) / width) ** 2, 0, None) ** 2
-        centre = (weights * x).sum(-1, keepdims=True) / weights.sum(-1, keepdims=True)
-    square = ((x - centre) / width) ** 2
+        weights = np.clip(1 - ((x - centre) / (BISQUARE * scale)) ** 2, 0, None) ** 2
+        centre = float((weights * x).sum() / weights.sum()) if weights.any() else centre
+    square = ((x - centre) / (BISQUARE * scale)) ** 2
     inside = square < 1
-    psi = (x - centre) * (1 - square) ** 2 * inside
-    slope = ((1 - square) * (1 - 5 * square) * inside).sum(-1)
-    count = x.shape[-1]
-    variance: Array = (psi**2).sum(-1) / np.maximum(slope, 1) ** 2 * count / (count - 1)
-    return centre[:, 0], variance
-
-
-def _studentized(x: Array, y: Array) -> Array:
-    scale = _scale(x, y)
-    (mu_a, var_a), (mu_b, var_b) = _location(x, scale), _location(y, scale)
-    statistic: Array = (mu_b - mu_a) / np.sqrt(np.maximum(var_a + var_b, 1e-300))
-    return statistic
+    slopes = (1 - square) * (1 - 5 * square) * inside
+    slope = max(float(np.mean(slopes)), 0.1)
+    correction = 1 + float(np.var(slopes)) / slope**2 / len(x)
+    values: Array = centre + (x - centre) * (1 - square) ** 2 * inside * correction / slope
+    return values
 
 
 def _permuted(x: Array, y: Array) -> float:
     """One-sided p-value in the direction of the change."""
     values = np.concatenate([x, y])
-    seen = _studentized(x[None], y[None])[0]
-    sign = 1.0 if seen >= 0 else -1.0
-    tolerance = 1e-12 * abs(seen)
+    values = values - values.mean()
+    sign = 1.0 if y.mean() >= x.mean() else -1.0
+    seen = sign * float(_t(values[None, : len(x)], values[None, len(x) :])[0])
 
     def beyond(order: npt.NDArray[Any]) -> int:
         drawn = values[order]
-        return int((sign * _studentized(drawn[:, : len(x)], drawn[:, len(x) :]) >= sign * seen - tolerance).sum())
+        return int((sign * _t(drawn[:, : len(x)], drawn[:, len(x) :]) >= seen - 1e-9 * abs(seen)).sum())
 
     if math.comb(len(values), len(x)) <= ARRANGEMENTS:
         order = _all_arrangements(len(x), len(values))
@@ -247,6 +243,13 @@ def _permuted(x: Array, y: Array) -> float:
         if hits > count / 10:
             break  # far above every level
     return (1 + hits) / (1 + count)
+
+
+def _t(x: Array, y: Array) -> Array:
+    """Welch's t of every row, (cases, n_a), (cases, n_b) -> (cases,)."""
+    variance = np.var(x, axis=-1, ddof=1) / x.shape[-1] + np.var(y, axis=-1, ddof=1) / y.shape[-1]
+    t: Array = (y.mean(-1) - x.mean(-1)) / np.sqrt(np.maximum(variance, 1e-300))
+    return t
 
 
 def _all_arrangements(chosen: int, count: int) -> npt.NDArray[Any]:
@@ -275,13 +278,17 @@ def holm(p: Sequence[float], weights: Sequence[float]) -> list[float]:
 def runs_needed(change: float, error: float, threshold: float, level: float) -> int:
     """Runs a side that decide with a probability of 90 %.
 
-    Normal approximation: n = 2 ((z_level + z_power) error / distance)^2. A change that looks larger than the threshold
-    is taken for what it seems: its distance is that from 0, at the level of the test. A smaller one is taken for none:
-    its distance is the threshold, which a 95 % interval about 0 must not reach.
+    n = 2 ((z_level + z_power) error / distance)^2 / 0.95 + z_level^2 / 4 + 2: the normal approximation, the efficiency
+    of the estimate, what Student's distribution asks of few (Guenther, The American Statistician 35, 1981), and what
+    K does (by simulation).
+    A change that looks larger than the threshold is taken for what it seems: its distance is that from 0, at the level
+    of the test. A smaller one is taken for none: its distance is the threshold, which a 95 % interval about 0 must not
+    reach.
     """
     from scipy import special
 
     beyond = abs(change) > threshold
-    quantile = -float(special.ndtri(level if beyond else LEVEL / 2)) + float(special.ndtri(POWER))
+    quantile = -float(special.ndtri(level if beyond else LEVEL / 2))
     distance = max(abs(change), threshold)
-    return math.ceil(2 * (quantile * error / distance) ** 2) + 1
+    many = 2 * ((quantile + float(special.ndtri(POWER))) * error / distance) ** 2
+    return math.ceil(many / 0.95 + quantile**2 / 4) + 2

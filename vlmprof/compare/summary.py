@@ -6,7 +6,7 @@ from vlmprof.records.comparison import Losses, MemoryChange, Metric, StageChange
 from vlmprof.records.figures import Figure
 from vlmprof.records.run import Run
 
-__all__ = ["overall", "relation", "summarize"]
+__all__ = ["may_be_worse", "overall", "relation", "summarize"]
 
 SHOWN = 3
 
@@ -17,12 +17,13 @@ def overall(metrics: Sequence[Metric]) -> Verdict:
     verdicts = [row.verdict for row in metrics]
     if "worse" in verdicts:
         return "worse"
-    if any(map(_may_be_worse, metrics)) or set(verdicts) == {"undecided"}:
+    if any(map(may_be_worse, metrics)) or set(verdicts) == {"undecided"}:
         return "undecided"
     return "better" if "better" in verdicts else "same"
 
 
-def _may_be_worse(row: Metric) -> bool:
+def may_be_worse(row: Metric) -> bool:
+    """Undecided, and its interval reaches beyond the threshold for the worse."""
     if row.verdict != "undecided":
         return False
     if row.interval is None:

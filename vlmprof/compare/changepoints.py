@@ -109,18 +109,31 @@ def _candidates(y: Series, noise: float) -> list[int]:
 
 
 def _refined(y: Series, places: list[int]) -> list[int]:
-    """Each place moved to where its two neighbours differ most; those left with too short a segment are dropped."""
-    kept = list(places)
-    for number, place in enumerate(places):
-        left = kept[number - 1] if number else 0
-        right = places[number + 1] if number + 1 < len(places) else len(y)
-        kept[number] = left + _best_split(y[left:right]) if right - left > 1 else place
-    edges = [0, *kept, len(y)]
-    return [
-        place
-        for place, before, after in zip(kept, edges, edges[2:], strict=False)
-        if min(place - before, after - place) >= MIN_RUNS
-    ]
+    """Each place moved to where its two neighbours differ most; of those that then hold too short a segment between
+    them the one that explains less is dropped, and the rest move again."""
+    while True:
+        places = _moved(y, places)
+        edges = [0, *places, len(y)]
+        short = [number for number, (a, b) in enumerate(pairwise(edges)) if b - a < MIN_RUNS]
+        if not places or not short:
+            return places
+        beside = [one for one in (short[0] - 1, short[0]) if 0 <= one < len(places)]
+        least = min(beside, key=lambda one: _gain(y, edges[one], edges[one + 1], edges[one + 2]))
+        places = places[:least] + places[least + 1 :]
+
+
+def _moved(y: Series, places: list[int]) -> list[int]:
+    edges = [0, *places, len(y)]
+    for number in range(1, len(edges) - 1):
+        left, right = edges[number - 1], edges[number + 1]
+        edges[number] = left + _best_split(y[left:right])
+    return edges[1:-1]
+
+
+def _gain(y: Series, start: int, place: int, end: int) -> float:
+    """By how much the sum of squares is less with the place than without."""
+    apart = float(y[start:place].mean() - y[place:end].mean())
+    return float(apart**2 * (place - start) * (end - place) / (end - start))
 
 
 def _best_split(y: Series) -> int:
@@ -136,8 +149,8 @@ def _tested(x: Series, y: Series, places: list[int]) -> list[Shift]:
     found = []
     for before, place, after in zip(edges, edges[1:], edges[2:], strict=False):
         z = _ranks(x[before:place], x[place:after]) / slower
-        levels = [float(np.exp(np.median(part))) for part in (x[before:place], x[place:after])]
-        found.append(Shift(place, *levels, p=largest_of_all(float(z), len(x))))
+        old, new = (float(np.exp(np.median(part))) for part in (x[before:place], x[place:after]))
+        found.append(Shift(place, old, new, largest_of_all(float(z), len(x))))
     return found
 
 
@@ -145,7 +158,8 @@ def _inflation(y: Series, edges: list[int]) -> float:
     """By how much correlated neighbours make the variance of a mean larger: (1 + r) / (1 - r)."""
     rest = np.concatenate([y[a:b] - y[a:b].mean() for a, b in pairwise(edges)])
     square = float(rest @ rest)
-    r = float(rest[1:] @ rest[:-1]) / square if square > 0 else 0.0
+    measured = square > len(y) * (FLOOR / 10) ** 2  # what is deterministic leaves nothing but rounding
+    r = float(rest[1:] @ rest[:-1]) / square if measured else 0.0
     return (1 + r) / (1 - r) if r > 2 / np.sqrt(len(y)) else 1.0
 
 
@@ -171,7 +185,7 @@ def largest_of_all(z: float, n: int) -> float:
     x = np.exp(np.linspace(np.log(low), np.log(high), 200))
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
     integral = float(np.trapezoid(_overshoot(x + z**2 / (n * x)), np.log(x)))
-    return min(1.0, 2 * z * density * integral + 2 * float(ndtr(-z)))
+    return float(min(1.0, 2 * z * density * integral + 2 * ndtr(-z)))
 
 
 def _overshoot(x: Series) -> Series:

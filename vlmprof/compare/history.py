@@ -55,11 +55,7 @@ def find_history(
     kept = [one for one in records if since is None or one[0] >= since]
     if not kept:
         raise UserError(f"no record in '{folder}' was made since {since:%Y-%m-%d %H:%M}")
-    groups: dict[tuple[str, str, str], list[Dated]] = {}
-    for one in kept:
-        summary = one[2]
-        platform = summary.environment.platform if summary.environment else "unknown"
-        groups.setdefault((summary.workload.name, summary.workload.hash, platform), []).append(one)
+    groups = _grouped(kept)
     _refuse_unknown(metrics, kept)
     accepted = _accepted(store)
     series = tuple(_series(key, group, metrics, accepted.get(key[1:], {})) for key, group in groups.items())
@@ -70,6 +66,26 @@ def find_history(
             f"a change of level needs {2 * MIN_RUNS} or more"
         )
     return History(folder=str(folder), method=_method(), series=series)
+
+
+Key = tuple[str, str, str]
+"""Workload, hash, platform."""
+
+
+def _grouped(records: Sequence[Dated]) -> dict[Key, list[Dated]]:
+    """One series a workload and platform. A run that died before it could tell its platform is shown with the first
+    series of its workload."""
+    known: dict[tuple[str, str], str] = {}
+    for _, _, summary in records:
+        if summary.environment is not None:
+            known.setdefault((summary.workload.name, summary.workload.hash), summary.environment.platform)
+    groups: dict[Key, list[Dated]] = {}
+    for one in records:
+        work = (one[2].workload.name, one[2].workload.hash)
+        environment = one[2].environment
+        platform = environment.platform if environment else known.get(work, "unknown")
+        groups.setdefault((*work, platform), []).append(one)
+    return groups
 
 
 def _dated(file: Path, summary: Summary) -> Dated:
@@ -108,9 +124,7 @@ def _accepted(store: Path | None) -> dict[tuple[str, str], dict[str, float]]:
     return found
 
 
-def _series(
-    key: tuple[str, str, str], group: Sequence[Dated], wanted: Sequence[str], accepted: Mapping[str, float]
-) -> Series:
+def _series(key: Key, group: Sequence[Dated], wanted: Sequence[str], accepted: Mapping[str, float]) -> Series:
     workload, hash8, platform = key
     values = [metrics_of(summary) if summary.outcome.status == "ok" else {} for _, _, summary in group]
     names = dict.fromkeys(name for one in values for name in one)
@@ -153,7 +167,7 @@ def _metric(
     is_stage = "/" in name
     found: list[Shift] = []
     if own.size and float(own.min()) > 0:  # a stage that took no time at all has no level
-        found = shifts(own, LEVEL / stages if is_stage else LEVEL, LEAST)
+        found = shifts(own, LEVEL / max(stages, 1) if is_stage else LEVEL, LEAST)
         if is_stage:
             found = [shift for shift in found if abs(shift.after - shift.before) >= LEAST_OF_STEP * step]
     edges = [0, *(shift.at for shift in found), len(places)]
@@ -204,7 +218,7 @@ def _thresholds() -> dict[str, float]:
 
 def _method() -> str:
     return (
-        "PELT on robust logarithms, each place confirmed by Mann-Whitney. Chance that a history without any change gets "
-        f"a change point: {LEVEL:.0%} each for the step time, the memory, the device and all stages together. A level "
+        "PELT on robust logarithms, each place confirmed by Mann-Whitney. Chance that a history without any change gets"
+        f" a change point: {LEVEL:.0%} each for the step time, the memory, the device and all stages together. A level "
         f"lasts {MIN_RUNS} runs or more"
     )

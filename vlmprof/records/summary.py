@@ -13,7 +13,7 @@ from pydantic import Field
 from vlmprof.errors import UserError
 from vlmprof.records.figures import Record
 from vlmprof.records.run import RUN_SCHEMA, FailureClass, Package
-from vlmprof.records.store import read_document
+from vlmprof.records.store import collector_paused, read_document
 
 __all__ = ["RATES", "Summary", "metrics_of", "read_summaries"]
 
@@ -96,7 +96,8 @@ def read_summaries(folder: Path) -> list[tuple[Path, Summary]]:
     """
     if not folder.is_dir():
         raise UserError(f"there is no folder '{folder}'")
-    found = [(file, _read(file)) for file in _records(folder)]
+    with collector_paused():
+        found = [(file, _read(file)) for file in _records(folder)]
     if not found:
         raise UserError(f"'{folder}' holds no run record: vlmprof run leaves them in vlmprof-runs/")
     return found

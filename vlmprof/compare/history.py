@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from vlmprof.errors import NoAnswerError, UserError
 from vlmprof.records.baseline import list_baselines
 from vlmprof.records.history import ChangePoint, History, HistoryRun, MetricHistory, Series
 from vlmprof.records.slim import tested_state
-from vlmprof.records.summary import RATES, Summary, metrics_of, read_summaries
+from vlmprof.records.summary import RATES, Read, Summary, metrics_of, read_summaries
 
 __all__ = ["find_history"]
 
@@ -33,7 +34,12 @@ LEAST_OF_STEP = 0.002
 HEADLINE = ("step_ms", *RATES, "memory_peak", "device_busy_ms")
 UNITS = {"memory_peak": "bytes"} | dict.fromkeys(RATES, "tokens/s")
 
-Dated = tuple[datetime, Path, Summary]
+
+class Dated(NamedTuple):
+    when: datetime
+    file: Path
+    summary: Summary
+    metrics: dict[str, float]
 
 
 def find_history(
@@ -51,8 +57,8 @@ def find_history(
         UserError: a record or the folder cannot be read, a metric is unknown, no record is left.
         NoAnswerError: no series is long enough for a change point.
     """
-    records = sorted(_dated(file, summary) for file, summary in read_summaries(folder))
-    kept = [one for one in records if since is None or one[0] >= since]
+    records = sorted((_dated(one) for one in read_summaries(folder)), key=lambda one: (one.when, one.file))
+    kept = [one for one in records if since is None or one.when >= since]
     if not kept:
         raise UserError(f"no record in '{folder}' was made since {since:%Y-%m-%d %H:%M}")
     groups = _grouped(kept)
@@ -76,28 +82,31 @@ def _grouped(records: Sequence[Dated]) -> dict[Key, list[Dated]]:
     """One series a workload and platform. A run that died before it could tell its platform is shown with the first
     series of its workload."""
     known: dict[tuple[str, str], str] = {}
-    for _, _, summary in records:
+    for one in records:
+        summary = one.summary
         if summary.environment is not None:
             known.setdefault((summary.workload.name, summary.workload.hash), summary.environment.platform)
     groups: dict[Key, list[Dated]] = {}
     for one in records:
-        work = (one[2].workload.name, one[2].workload.hash)
-        environment = one[2].environment
+        work = (one.summary.workload.name, one.summary.workload.hash)
+        environment = one.summary.environment
         platform = environment.platform if environment else known.get(work, "unknown")
         groups.setdefault((*work, platform), []).append(one)
     return groups
 
 
-def _dated(file: Path, summary: Summary) -> Dated:
+def _dated(read: Read) -> Dated:
     try:
-        when = datetime.fromisoformat(summary.created)
+        when = datetime.fromisoformat(read.summary.created)
     except ValueError:
-        raise UserError(f"'{file}' was made at '{summary.created}', which is no time: it was edited") from None
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)), file, summary
+        raise UserError(
+            f"'{read.file}' was made at '{read.summary.created}', which is no time: it was edited"
+        ) from None
+    return Dated(when if when.tzinfo else when.replace(tzinfo=UTC), *read)
 
 
 def _refuse_unknown(metrics: Sequence[str], records: Sequence[Dated]) -> None:
-    known = {name for _, _, summary in records for name in metrics_of(summary)}
+    known = {name for one in records for name in one.metrics}
     for name in metrics:
         if not any(_matches(one, (name,)) for one in known):
             raise UserError(
@@ -126,7 +135,7 @@ def _accepted(store: Path | None) -> dict[tuple[str, str], dict[str, float]]:
 
 def _series(key: Key, group: Sequence[Dated], wanted: Sequence[str], accepted: Mapping[str, float]) -> Series:
     workload, hash8, platform = key
-    values = [metrics_of(summary) if summary.outcome.status == "ok" else {} for _, _, summary in group]
+    values = [one.metrics if one.summary.outcome.status == "ok" else {} for one in group]
     names = dict.fromkeys(name for one in values for name in one)
     stages = sum(_told_often(name, values) for name in names if "/" in name)
     steps = [one["step_ms"] for one in values if "step_ms" in one]
@@ -135,7 +144,7 @@ def _series(key: Key, group: Sequence[Dated], wanted: Sequence[str], accepted: M
         platform=platform,
         workload=workload,
         hash=hash8,
-        runs=tuple(_run(file, summary) for _, file, summary in group),
+        runs=tuple(_run(one.file, one.summary) for one in group),
         metrics=tuple(
             _metric(name, [one.get(name) for one in values], stages, step, accepted.get(name))
             for name in names

@@ -48,8 +48,12 @@ def print_baseline(path: Path, baseline: Baseline) -> None:
         table.add_column(
             title, no_wrap=title in ("id", "run", "step", "Megatron"), justify="right" if title == "step" else "left"
         )
+    before: tuple[str, ...] = ()
     for entry in baseline.entries:
-        table.add_row(*_cells(entry), style="dim" if entry.dropped else "")
+        cells = _cells(entry)
+        same = cells[-2:] == before[-2:]  # accepted together, for the same reason
+        table.add_row(*cells[:-2], *(('"', '"') if same else cells[-2:]), style="dim" if entry.dropped else "")
+        before = cells
     console.print(table)
     for caveat in baseline.caveats:
         console.print(Text(f"differs among these runs: {caveat}", style="dim"), soft_wrap=True)

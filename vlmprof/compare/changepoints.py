@@ -9,9 +9,10 @@ Let x be the logarithms of one value a run, in order of time: a change of level 
 3. *Candidates*: PELT on y (ruptures' `KernelCPD`, linear kernel: the sum of squares about the segments' means) with
    penalty PENALTY s^2 log(n); where it finds none, the best single split. Each is moved to where the two segments
    beside it differ most, and dropped where that leaves a segment of fewer than MIN_RUNS runs.
-4. *Test*: Mann-Whitney's U between the two segments, as a quantile z of the normal distribution: in ranks an outlier
-   counts no more than any other run. Where neighbours are correlated (lag-1 correlation r of the residuals above
-   2 / sqrt(n): a machine that drifts) z is divided by sqrt((1 + r) / (1 - r)).
+4. *Test*: Mann-Whitney's U on x and Welch's t on y between the two segments, as quantiles z of the normal distribution.
+   In ranks an outlier counts no more than any other run, but they cannot tell a large change from a huge one; t can.
+   The larger z counts, and its p is doubled for the choice. Where neighbours are correlated (lag-1 correlation r of the
+   residuals above 2 / sqrt(n): a machine that drifts) z is divided by sqrt((1 + r) / (1 - r)).
    The place was chosen because it looked like a change. That is paid for by taking the probability that the largest z
    of all places reaches b in a series without any change (Siegmund 1992; James, James and Siegmund 1987):
 
@@ -32,7 +33,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 from ruptures.detection.kernelcpd import KernelCPD
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, ndtri, stdtr
 from scipy.stats import mannwhitneyu
 
 __all__ = ["FLOOR", "MIN_RUNS", "Shift", "largest_of_all", "shifts"]
@@ -109,18 +110,31 @@ def _candidates(y: Series, noise: float) -> list[int]:
 
 
 def _refined(y: Series, places: list[int]) -> list[int]:
-    """Each place moved to where its two neighbours differ most; those left with too short a segment are dropped."""
-    kept = list(places)
-    for number, place in enumerate(places):
-        left = kept[number - 1] if number else 0
-        right = places[number + 1] if number + 1 < len(places) else len(y)
-        kept[number] = left + _best_split(y[left:right]) if right - left > 1 else place
-    edges = [0, *kept, len(y)]
-    return [
-        place
-        for place, before, after in zip(kept, edges, edges[2:], strict=False)
-        if min(place - before, after - place) >= MIN_RUNS
-    ]
+    """Each place moved to where its two neighbours differ most; of those that then hold too short a segment between
+    them the one that explains less is dropped, and the rest move again."""
+    while True:
+        places = _moved(y, places)
+        edges = [0, *places, len(y)]
+        short = [number for number, (a, b) in enumerate(pairwise(edges)) if b - a < MIN_RUNS]
+        if not places or not short:
+            return places
+        beside = [one for one in (short[0] - 1, short[0]) if 0 <= one < len(places)]
+        least = min(beside, key=lambda one: _gain(y, edges[one], edges[one + 1], edges[one + 2]))
+        places = places[:least] + places[least + 1 :]
+
+
+def _moved(y: Series, places: list[int]) -> list[int]:
+    edges = [0, *places, len(y)]
+    for number in range(1, len(edges) - 1):
+        left, right = edges[number - 1], edges[number + 1]
+        edges[number] = left + _best_split(y[left:right])
+    return edges[1:-1]
+
+
+def _gain(y: Series, start: int, place: int, end: int) -> float:
+    """By how much the sum of squares is less with the place than without."""
+    apart = float(y[start:place].mean() - y[place:end].mean())
+    return float(apart**2 * (place - start) * (end - place) / (end - start))
 
 
 def _best_split(y: Series) -> int:
@@ -132,21 +146,32 @@ def _best_split(y: Series) -> int:
 
 def _tested(x: Series, y: Series, places: list[int]) -> list[Shift]:
     edges = [0, *places, len(x)]
-    slower = np.sqrt(_inflation(y, edges))
+    slower = np.sqrt(_inflation(x, edges))
     found = []
     for before, place, after in zip(edges, edges[1:], edges[2:], strict=False):
-        z = _ranks(x[before:place], x[place:after]) / slower
-        levels = [float(np.exp(np.median(part))) for part in (x[before:place], x[place:after])]
-        found.append(Shift(place, *levels, p=largest_of_all(float(z), len(x))))
+        old, new = (float(np.exp(np.median(part))) for part in (x[before:place], x[place:after]))
+        z = max(_ranks(x[before:place], x[place:after]), _welch(y[before:place], y[place:after])) / slower
+        found.append(Shift(place, old, new, min(1.0, 2 * largest_of_all(float(z), len(x)))))
     return found
 
 
-def _inflation(y: Series, edges: list[int]) -> float:
+def _inflation(x: Series, edges: list[int]) -> float:
     """By how much correlated neighbours make the variance of a mean larger: (1 + r) / (1 - r)."""
-    rest = np.concatenate([y[a:b] - y[a:b].mean() for a, b in pairwise(edges)])
+    rest = np.concatenate([x[a:b] - np.median(x[a:b]) for a, b in pairwise(edges)])
+    width = CLIP * max(float(1.4826 * np.median(np.abs(rest))), FLOOR)
+    rest = np.clip(rest, -width, width)
     square = float(rest @ rest)
-    r = float(rest[1:] @ rest[:-1]) / square if square > 0 else 0.0
-    return (1 + r) / (1 - r) if r > 2 / np.sqrt(len(y)) else 1.0
+    measured = square > len(x) * (FLOOR / 10) ** 2  # what is deterministic leaves nothing but rounding
+    r = float(rest[1:] @ rest[:-1]) / square if measured else 0.0
+    return (1 + r) / (1 - r) if r > 2 / np.sqrt(len(x)) else 1.0
+
+
+def _welch(a: Series, b: Series) -> float:
+    """Welch's t as a quantile of the normal distribution, at least 0."""
+    va, vb = (max(float(one.var(ddof=1)), FLOOR**2) / len(one) for one in (a, b))
+    t = abs(float(a.mean() - b.mean())) / np.sqrt(va + vb)
+    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
+    return _quantile(float(stdtr(freedom, -t)))
 
 
 def _ranks(a: Series, b: Series) -> float:
@@ -171,7 +196,7 @@ def largest_of_all(z: float, n: int) -> float:
     x = np.exp(np.linspace(np.log(low), np.log(high), 200))
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
     integral = float(np.trapezoid(_overshoot(x + z**2 / (n * x)), np.log(x)))
-    return min(1.0, 2 * z * density * integral + 2 * float(ndtr(-z)))
+    return float(min(1.0, 2 * z * density * integral + 2 * ndtr(-z)))
 
 
 def _overshoot(x: Series) -> Series:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from vlmprof.errors import NoAnswerError, UserError
 from vlmprof.records.baseline import list_baselines
 from vlmprof.records.history import ChangePoint, History, HistoryRun, MetricHistory, Series
 from vlmprof.records.slim import tested_state
-from vlmprof.records.summary import RATES, Summary, metrics_of, read_summaries
+from vlmprof.records.summary import RATES, Read, Summary, metrics_of, read_summaries
 
 __all__ = ["find_history"]
 
@@ -33,7 +34,12 @@ LEAST_OF_STEP = 0.002
 HEADLINE = ("step_ms", *RATES, "memory_peak", "device_busy_ms")
 UNITS = {"memory_peak": "bytes"} | dict.fromkeys(RATES, "tokens/s")
 
-Dated = tuple[datetime, Path, Summary]
+
+class Dated(NamedTuple):
+    when: datetime
+    file: Path
+    summary: Summary
+    metrics: dict[str, float]
 
 
 def find_history(
@@ -51,15 +57,11 @@ def find_history(
         UserError: a record or the folder cannot be read, a metric is unknown, no record is left.
         NoAnswerError: no series is long enough for a change point.
     """
-    records = sorted(_dated(file, summary) for file, summary in read_summaries(folder))
-    kept = [one for one in records if since is None or one[0] >= since]
+    records = sorted((_dated(one) for one in read_summaries(folder)), key=lambda one: (one.when, one.file))
+    kept = [one for one in records if since is None or one.when >= since]
     if not kept:
         raise UserError(f"no record in '{folder}' was made since {since:%Y-%m-%d %H:%M}")
-    groups: dict[tuple[str, str, str], list[Dated]] = {}
-    for one in kept:
-        summary = one[2]
-        platform = summary.environment.platform if summary.environment else "unknown"
-        groups.setdefault((summary.workload.name, summary.workload.hash, platform), []).append(one)
+    groups = _grouped(kept)
     _refuse_unknown(metrics, kept)
     accepted = _accepted(store)
     series = tuple(_series(key, group, metrics, accepted.get(key[1:], {})) for key, group in groups.items())
@@ -72,16 +74,39 @@ def find_history(
     return History(folder=str(folder), method=_method(), series=series)
 
 
-def _dated(file: Path, summary: Summary) -> Dated:
+Key = tuple[str, str, str]
+"""Workload, hash, platform."""
+
+
+def _grouped(records: Sequence[Dated]) -> dict[Key, list[Dated]]:
+    """One series a workload and platform. A run that died before it could tell its platform is shown with the first
+    series of its workload."""
+    known: dict[tuple[str, str], str] = {}
+    for one in records:
+        summary = one.summary
+        if summary.environment is not None:
+            known.setdefault((summary.workload.name, summary.workload.hash), summary.environment.platform)
+    groups: dict[Key, list[Dated]] = {}
+    for one in records:
+        work = (one.summary.workload.name, one.summary.workload.hash)
+        environment = one.summary.environment
+        platform = environment.platform if environment else known.get(work, "unknown")
+        groups.setdefault((*work, platform), []).append(one)
+    return groups
+
+
+def _dated(read: Read) -> Dated:
     try:
-        when = datetime.fromisoformat(summary.created)
+        when = datetime.fromisoformat(read.summary.created)
     except ValueError:
-        raise UserError(f"'{file}' was made at '{summary.created}', which is no time: it was edited") from None
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)), file, summary
+        raise UserError(
+            f"'{read.file}' was made at '{read.summary.created}', which is no time: it was edited"
+        ) from None
+    return Dated(when if when.tzinfo else when.replace(tzinfo=UTC), *read)
 
 
 def _refuse_unknown(metrics: Sequence[str], records: Sequence[Dated]) -> None:
-    known = {name for _, _, summary in records for name in metrics_of(summary)}
+    known = {name for one in records for name in one.metrics}
     for name in metrics:
         if not any(_matches(one, (name,)) for one in known):
             raise UserError(
@@ -108,11 +133,9 @@ def _accepted(store: Path | None) -> dict[tuple[str, str], dict[str, float]]:
     return found
 
 
-def _series(
-    key: tuple[str, str, str], group: Sequence[Dated], wanted: Sequence[str], accepted: Mapping[str, float]
-) -> Series:
+def _series(key: Key, group: Sequence[Dated], wanted: Sequence[str], accepted: Mapping[str, float]) -> Series:
     workload, hash8, platform = key
-    values = [metrics_of(summary) if summary.outcome.status == "ok" else {} for _, _, summary in group]
+    values = [one.metrics if one.summary.outcome.status == "ok" else {} for one in group]
     names = dict.fromkeys(name for one in values for name in one)
     stages = sum(_told_often(name, values) for name in names if "/" in name)
     steps = [one["step_ms"] for one in values if "step_ms" in one]
@@ -121,7 +144,7 @@ def _series(
         platform=platform,
         workload=workload,
         hash=hash8,
-        runs=tuple(_run(file, summary) for _, file, summary in group),
+        runs=tuple(_run(one.file, one.summary) for one in group),
         metrics=tuple(
             _metric(name, [one.get(name) for one in values], stages, step, accepted.get(name))
             for name in names
@@ -153,7 +176,7 @@ def _metric(
     is_stage = "/" in name
     found: list[Shift] = []
     if own.size and float(own.min()) > 0:  # a stage that took no time at all has no level
-        found = shifts(own, LEVEL / stages if is_stage else LEVEL, LEAST)
+        found = shifts(own, LEVEL / max(stages, 1) if is_stage else LEVEL, LEAST)
         if is_stage:
             found = [shift for shift in found if abs(shift.after - shift.before) >= LEAST_OF_STEP * step]
     edges = [0, *(shift.at for shift in found), len(places)]
@@ -204,7 +227,7 @@ def _thresholds() -> dict[str, float]:
 
 def _method() -> str:
     return (
-        "PELT on robust logarithms, each place confirmed by Mann-Whitney. Chance that a history without any change gets "
-        f"a change point: {LEVEL:.0%} each for the step time, the memory, the device and all stages together. A level "
+        "PELT on robust logarithms, each place confirmed by Mann-Whitney. Chance that a history without any change gets"
+        f" a change point: {LEVEL:.0%} each for the step time, the memory, the device and all stages together. A level "
         f"lasts {MIN_RUNS} runs or more"
     )

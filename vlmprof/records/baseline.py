@@ -5,7 +5,9 @@ marked as dropped and stays, with its reason. A change is made under a lock and 
 """
 
 import contextlib
+import errno
 import fcntl
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -264,9 +266,9 @@ def _refuse_repeats(before: Baseline, fresh: Sequence[Entry]) -> None:
 
 def _text(baseline: Baseline) -> str:
     """One line an entry: what is appended is what a diff of the file shows."""
-    head = dump_json(baseline.model_copy(update={"entries": ()}), indent=None).rstrip()
+    head = json.dumps(baseline.model_dump(mode="json", by_alias=True, exclude={"entries"}), ensure_ascii=False)
     lines = ",\n".join(dump_json(entry, indent=None).rstrip() for entry in baseline.entries)
-    return head.replace('"entries":[]', f'"entries":[\n{lines}\n]') + "\n"
+    return f'{head[:-1]}, "entries": [\n{lines}\n]}}\n'
 
 
 @contextlib.contextmanager
@@ -277,11 +279,15 @@ def _locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise MachineError(f"the store '{folder}' cannot be written: {error.strerror}") from None
+        kind = MachineError if error.errno == errno.ENOSPC else UserError
+        raise kind(f"the store '{folder}' cannot be written: {error.strerror}") from None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            raise MachineError(f"the store '{folder}' cannot be locked: {error.strerror}") from None
+        for left in folder.glob(".*.json.*"):  # of one who was killed while he wrote
+            left.unlink(missing_ok=True)
         yield
-    except OSError as error:
-        raise MachineError(f"the store '{folder}' cannot be locked: {error.strerror}") from None
     finally:
         os.close(handle)

@@ -1,10 +1,11 @@
 """Documents on disk: written whole or not at all, read by schema name and version."""
 
+import contextlib
 import gc
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,16 @@ from vlmprof.records.comparison import COMPARISON_SCHEMA, Comparison
 from vlmprof.records.figures import Record
 from vlmprof.records.run import RUN_SCHEMA, Run
 
-__all__ = ["dump_json", "read_comparison", "read_document", "read_run", "read_runs", "write_output", "write_whole"]
+__all__ = [
+    "collector_paused",
+    "dump_json",
+    "read_comparison",
+    "read_document",
+    "read_run",
+    "read_runs",
+    "write_output",
+    "write_whole",
+]
 
 R = TypeVar("R", bound=Record)
 
@@ -107,10 +117,18 @@ def read_runs(paths: Iterable[Path]) -> list[Run]:
     Raises:
         UserError: as `read_run`, for the first that cannot be read.
     """
-    collecting = gc.isenabled()
-    gc.disable()  # it would search the growing heap again and again, for two thirds of the time
-    try:
+    with collector_paused():
         return [read_run(path) for path in paths]
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """While many records are read the garbage collector would search the growing heap again and again, for two thirds
+    of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if collecting:
             gc.enable()

@@ -6,16 +6,16 @@ The names are those of `vlmprof.run/1`; samples, settings and layers are passed 
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
 from vlmprof.errors import UserError
 from vlmprof.records.figures import Record
 from vlmprof.records.run import RUN_SCHEMA, FailureClass, Package
-from vlmprof.records.store import read_document
+from vlmprof.records.store import collector_paused, read_document
 
-__all__ = ["RATES", "Summary", "metrics_of", "read_summaries"]
+__all__ = ["RATES", "Read", "Summary", "metrics_of", "read_summaries"]
 
 RATES = ("tokens_per_second", "useful_tokens_per_second")
 """The metrics of which more is better."""
@@ -87,7 +87,15 @@ def metrics_of(run: Summary) -> dict[str, float]:
     return {name: one.value for name, one in measured.items() if one is not None and one.value is not None}
 
 
-def read_summaries(folder: Path) -> list[tuple[Path, Summary]]:
+class Read(NamedTuple):
+    """What a history keeps of a record: the summary without its figures, and these as metrics."""
+
+    file: Path
+    summary: Summary
+    metrics: dict[str, float]
+
+
+def read_summaries(folder: Path) -> list[Read]:
     """Every run record below `folder`, at any depth: files named run.json, and other JSON files that begin as one.
 
     Raises:
@@ -96,7 +104,8 @@ def read_summaries(folder: Path) -> list[tuple[Path, Summary]]:
     """
     if not folder.is_dir():
         raise UserError(f"there is no folder '{folder}'")
-    found = [(file, _read(file)) for file in _records(folder)]
+    with collector_paused():
+        found = [_read(file) for file in _records(folder)]
     if not found:
         raise UserError(f"'{folder}' holds no run record: vlmprof run leaves them in vlmprof-runs/")
     return found
@@ -120,9 +129,10 @@ def _records(folder: Path) -> Iterator[Path]:
             raise UserError(f"'{file}' cannot be read: {error.strerror}") from None
 
 
-def _read(file: Path) -> Summary:
+def _read(file: Path) -> Read:
     summary = read_document(file, Summary, RUN_SCHEMA, "run record")
-    for name, value in metrics_of(summary).items():
+    metrics = metrics_of(summary)
+    for name, value in metrics.items():
         if not math.isfinite(value) or (value <= 0 and "/" not in name):
             raise UserError(f"'{file}': {name} is {value}, which no run measures: the record was damaged or edited")
-    return summary
+    return Read(file, summary.model_copy(update={"stages": (), "throughput": {}}), metrics)

@@ -22,7 +22,7 @@ def print_baselines(found: Mapping[Path, Baseline], json: bool) -> None:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("baseline", overflow="fold")
-    for title in ("runs", "dropped", "step", "+-"):
+    for title in ("runs", "dropped", "step", "run to run"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("latest", no_wrap=True)
     for path, one in found.items():
@@ -37,16 +37,23 @@ def print_baseline(path: Path, baseline: Baseline) -> None:
     """Print all entries of one."""
     level, deviation = _step(baseline)
     text = Text(baseline.workload, style="bold")
-    text.append(f" {baseline.hash} on {baseline.platform}: {len(baseline.kept)} accepted runs, ", style="not bold")
-    text.append(f"step {level} +- {deviation} from run to run", style="not bold")
+    text.append(f" {baseline.hash} on {baseline.platform}: accepted runs: {len(baseline.kept)}", style="not bold")
+    text.append(f", step {level}" if baseline.kept else "", style="not bold")
+    text.append(f", {deviation} from run to run" if len(baseline.kept) > 1 else "", style="not bold")
     console = Console()
     console.print(text)
     console.print(Text(str(path), style="dim"), soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("id", "run", "step", "measured", "accepted", "why"):
-        table.add_column(title, no_wrap=title in ("id", "run", "step"), justify="right" if title == "step" else "left")
+    for title in ("id", "run", "step", "Megatron", "accepted", "why"):
+        table.add_column(
+            title, no_wrap=title in ("id", "run", "step", "Megatron"), justify="right" if title == "step" else "left"
+        )
+    before: tuple[str, ...] = ()
     for entry in baseline.entries:
-        table.add_row(*_cells(entry), style="dim" if entry.dropped else "")
+        cells = _cells(entry)
+        same = cells[-2:] == before[-2:]  # accepted together, for the same reason
+        table.add_row(*cells[:-2], *(('"', '"') if same else cells[-2:]), style="dim" if entry.dropped else "")
+        before = cells
     console.print(table)
     for caveat in baseline.caveats:
         console.print(Text(f"differs among these runs: {caveat}", style="dim"), soft_wrap=True)
@@ -61,7 +68,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
         entry.id,
         entry.run.created[:16],
         f"{step.value:,.1f} ms" if isinstance(step, Figure) else "-",
-        entry.commit[:20] or "-",
+        entry.commit.removeprefix("megatron-core==")[:10] or "-",
         f"{entry.when[:10]} {entry.who}",
         why,
     )

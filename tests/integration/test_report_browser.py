@@ -19,8 +19,13 @@ HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="no Chromium on this machine: apt-get install chromium")
 
 DRAWN = "[...document.querySelectorAll('[data-plot]')].filter(one => one.querySelector('.main-svg')).length"
+UNFOLD = """
+document.querySelectorAll('.part').forEach(one => one.open = true);
+new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))
+"""
 TOO_WIDE = (
-    "[...document.querySelectorAll('body *')].filter(one => !one.closest('.scroll') && !one.closest('details') && "
+    "[...document.querySelectorAll('body *')]"
+    ".filter(one => !one.closest('.scroll') && !one.closest('details:not(.part)') && "
     "one.getBoundingClientRect().right > document.documentElement.clientWidth + 1)"
     ".map(one => one.outerHTML.slice(0, 80))"
 )
@@ -50,6 +55,7 @@ def check(browser: Browser, document: Record, folder: Path, widths: tuple[int, .
     wanted = sum(chart.plot is not None for chart in charts_of(page))
     for width in widths:
         browser.open(folder / "page.html", width, dark)
+        browser.ask(UNFOLD)
         assert browser.complaints() == []
         assert browser.ask(DRAWN) == wanted
         assert browser.ask(TOO_WIDE) == []

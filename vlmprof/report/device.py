@@ -8,7 +8,7 @@ from vlmprof.records.run import Device, Run, Stage
 from vlmprof.records.stage_tree import STAGES, ancestors
 from vlmprof.report.tree import branch
 
-__all__ = ["device_notes", "device_table"]
+__all__ = ["COLUMNS", "device_notes", "device_sums", "device_table"]
 
 COLUMNS = {
     "busy_ms": "busy",
@@ -19,8 +19,8 @@ COLUMNS = {
 }
 
 
-def device_table(run: Run, device: Device) -> Table:
-    """Milliseconds by stage over all phases, children included in their parents."""
+def device_sums(run: Run, device: Device) -> dict[str, dict[str, float]]:
+    """Stage -> figure of `COLUMNS` over all phases, children included in their parents."""
     sums: dict[str, dict[str, float]] = {}
     for row in run.stages:
         for name in COLUMNS:
@@ -29,8 +29,14 @@ def device_table(run: Run, device: Device) -> Table:
             for stage in (row.name, *above):
                 line = sums.setdefault(stage, {})
                 line[name] = line.get(name, 0.0) + _value(row, name)
-    whole = _of(device, "busy_ms")
     sums.setdefault("step", {}).update(launch_bound_ms=_of(device, "launch_bound_ms"), syncs=_of(device, "syncs"))
+    return sums
+
+
+def device_table(run: Run, device: Device) -> Table:
+    """Milliseconds by stage over all phases, children included in their parents."""
+    sums = device_sums(run, device)
+    whole = _of(device, "busy_ms")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("device", no_wrap=True)
     for title in ("busy", "share", "span", "exposed", "idle", "syncs"):

@@ -1,7 +1,7 @@
 """The parts of a run's page about memory and experts."""
 
 from vlmprof.records.figures import Absent, Figure
-from vlmprof.records.memory import Router
+from vlmprof.records.memory import Memory, Router
 from vlmprof.records.run import Outcome, Run
 from vlmprof.records.stage_tree import STAGES
 from vlmprof.report.charts import Titles, heat_map, tree_bars
@@ -19,13 +19,11 @@ NOT_COUNTED = "no counted step was completed: run with --stage-breakdown"
 
 def memory_section(run: Run) -> Section:
     """Who holds the memory when most of it is in use."""
-    blocks: list[Block] = [_facts(run)] if run.memory is not None else []
+    blocks: list[Block] = [_facts(run.memory)] if run.memory is not None else []
     return Section("memory", "Memory", (*blocks, _stage_chart(run)))
 
 
-def _facts(run: Run) -> Facts:
-    memory = run.memory
-    assert memory is not None  # noqa: S101  # asked by the caller
+def _facts(memory: Memory) -> Facts:
     where = f"in {memory.peak_stage} ({memory.peak_phase})" if memory.peak_stage else ""
     peak, how = value_and_note(memory.peak)
     facts = [Fact("peak", peak, ", ".join(filter(None, (where, how))))]
@@ -41,6 +39,15 @@ def _facts(run: Run) -> Facts:
             note = f"95 % interval {show_bytes(low)} to {show_bytes(high)}"
         facts.append(Fact("growth a step", value, note, "warn" if growth.leak else ""))
     facts.append(Fact("host RSS", *value_and_note(memory.host_rss)))
+    if memory.device is not None:
+        device = memory.device
+        facts += [
+            Fact("reserved", *value_and_note(device.reserved)),
+            Fact("fragmented", *value_and_note(device.fragmented)),
+            Fact("CUDA graphs' pools", *value_and_note(device.graph_pools)),
+            Fact("not PyTorch's", *value_and_note(device.outside)),
+            Fact("allocator retries", f"{device.retries:g}", tone="warn" if device.retries else ""),
+        ]
     if memory.limit is not None:
         facts.append(Fact("limit", show_bytes(memory.limit), "--memory-limit"))
     return Facts(tuple(facts))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.chromium import Browser
-from tests.unit.documents import a_bisect, a_comparison, a_failed_run, a_night, a_run, with_device
+from tests.unit.documents import a_bisect, a_comparison, a_failed_run, a_history, a_night, a_run, with_device
 from vlmprof.commands.main import main
 from vlmprof.records.figures import Record
 from vlmprof.records.store import dump_json, read_run
@@ -89,7 +89,7 @@ def test_no_script_but_the_pages_own_runs(browser: Browser, tmp_path: Path) -> N
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("text", ["told", HOSTILE])
 def test_every_kind_of_document_opens(browser: Browser, tmp_path: Path, text: str, dark: bool) -> None:
-    for document in (a_failed_run(text), a_bisect(text), a_comparison(text), a_night(text)):
+    for document in (a_failed_run(text), a_bisect(text), a_comparison(text), a_night(text), a_history()):
         check(browser, document, tmp_path, (360, 768, 1280), dark)
 
 

@@ -284,7 +284,7 @@ def test_a_history_marks_where_the_level_changed() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 72, 80, 100, 120])
-@pytest.mark.parametrize("run", [a_run(ranks=2), a_failed_run()])
+@pytest.mark.parametrize("run", [a_run(ranks=2), a_failed_run(), with_device(a_run())])
 def test_a_narrow_terminal_leaves_columns_out_rather_than_cut_numbers(run: Run, width: int) -> None:
     text = render_text(run, breakdown=True, width=width)
     assert "…" not in text

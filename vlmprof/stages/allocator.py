@@ -108,9 +108,12 @@ def read_history(
     history.at_peak = DeviceMemory(allocated, reserved)
     counted: set[int] = set()
     for entry in entries:
-        action, address, size = entry["action"], entry["addr"], entry["size"]
-        if action == "oom" and until_oom:
-            break
+        action, size = entry["action"], entry["size"]
+        if action == "oom":
+            if until_oom:
+                break
+            continue
+        address = entry["addr"]
         if action in ("segment_alloc", "segment_map"):
             reserved += size
         elif action in ("segment_free", "segment_unmap"):

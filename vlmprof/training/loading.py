@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import torch
 
@@ -37,6 +37,10 @@ class Loader:
                 self._read[ahead] = [self._pool.submit(make) for make in self._make(self._steps[ahead])]
         for future in self._read.pop(number):
             yield future.result().to(self._device)
+
+    def settle(self) -> None:
+        """Wait until nothing is being read: pinning memory beside a capture of CUDA graphs would break it."""
+        wait([future for futures in self._read.values() for future in futures])
 
     def close(self) -> None:
         if self._pool is not None:

@@ -112,6 +112,7 @@ def train(
             if not math.isfinite(float(grad_norm or 0.0)):
                 raise _bad_gradient(profile, model)
             if capture and profile.index == last_warm:
+                loader.settle()
                 capture()
             total, useful = (sum(column) for column in zip(*sums, strict=True))
             profile.step(

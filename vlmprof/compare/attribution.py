@@ -95,6 +95,8 @@ def stage_changes(times: StageTimes, a: Sequence[Run], b: Sequence[Run], scales:
         b: runs of side B.
         scales: each run's times are divided by it (1, or thousands of useful tokens).
     """
+    if not times:
+        return []
     scaled = {key: [value / scale for value, scale in zip(row, scales, strict=True)] for key, row in times.items()}
     kept = _usual_runs(scaled, len(a))
     missing = {stage for run in (*a, *b) for stage in run.missing}

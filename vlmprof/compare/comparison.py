@@ -21,6 +21,9 @@ from vlmprof.records.run import Run
 
 __all__ = ["compare"]
 
+ATTRIBUTED = 40
+"""Runs of a side that stages and memory are told from: more would make them no clearer."""
+
 
 def compare(
     a: Sequence[Run],
@@ -62,14 +65,17 @@ def compare(
         raise NotComparable(f"{labels[0]} and {labels[1]} have no figure in common: run both with --stage-breakdown")
     metrics = judge(samples, thresholds, band)
     verdict = overall(metrics)
-    stages = stage_changes(stage_times([*a, *b]), a, b, scales)
+    shown_a, shown_b = _evenly(a), _evenly(b)
+    stages = stage_changes(
+        stage_times([*shown_a, *shown_b]), shown_a, shown_b, scales_of([*shown_a, *shown_b], normalize)
+    )
     moved = {row.name: row for row in metrics}
     step = moved.get(STEP)
     step_change = step.b - step.a if step else None
     observed = math.fsum(row.change_ms for row in stages) if stages else None
     losses = compare_losses(a[0], b[0])
-    peak = peak_change(a, b)
-    memory = memory_changes(a, b)
+    peak = peak_change(shown_a, shown_b)
+    memory = memory_changes(shown_a, shown_b)
     return Comparison(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         a=_side(a, labels[0], sources[0]),
@@ -93,6 +99,13 @@ def compare(
         else peak - math.fsum(row.change_bytes for row in memory if row.category == "held_at_peak"),
         losses=losses,
     )
+
+
+def _evenly(runs: Sequence[Run]) -> Sequence[Run]:
+    """At most `ATTRIBUTED` of the runs, from all over the side."""
+    if len(runs) <= ATTRIBUTED:
+        return runs
+    return [runs[place * len(runs) // ATTRIBUTED] for place in range(ATTRIBUTED)]
 
 
 def _side(runs: Sequence[Run], label: str, sources: Sequence[str]) -> Side:

@@ -8,7 +8,7 @@ from typing import Any
 
 from vlmprof.compare.comparable import NotComparable
 from vlmprof.compare.statistics import Band
-from vlmprof.compare.values import EXACT, METRICS, MetricRow, figure_values, shared_batches, step_values
+from vlmprof.compare.values import EXACT, METRICS, MetricRow, batches_of, figure_values, shared_batches, step_values
 from vlmprof.records.figures import Source
 from vlmprof.records.run import Run
 
@@ -61,14 +61,22 @@ def collect(a: Sequence[Run], b: Sequence[Run], scales: Sequence[float], normali
     if first and second:
         unit = f"ms / {PER_TOKENS:,.0f} tokens" if normalize else "ms"
         samples.append(Sample(STEP, "step time", unit, "wall-clock", first, second, exact=False))
-    return samples + [one for row in METRICS if (one := _sample(row, a, b, scales, normalize)) is not None]
+    batches = {
+        kind: [batches_of(run, kind) if paired else [] for run in (*a, *b)] for kind in {row.kind for row in METRICS}
+    }
+    found = [_sample(row, a, b, scales, normalize, batches[row.kind]) for row in METRICS]
+    return samples + [one for one in found if one is not None]
 
 
 def _sample(
-    row: MetricRow, a: Sequence[Run], b: Sequence[Run], scales: Sequence[float], normalize: str
+    row: MetricRow,
+    a: Sequence[Run],
+    b: Sequence[Run],
+    scales: Sequence[float],
+    normalize: str,
+    batches: Sequence[Sequence[int]],
 ) -> Sample | None:
-    runs = [*a, *b]
-    figures, aligned = figure_values(runs, row, paired=not normalize and _same_data(runs))
+    figures, aligned = figure_values([*a, *b], row, batches)
     per_token = bool(normalize) and row.per_token
     sides: tuple[list[float], list[float]] = ([], [])
     for number, one in enumerate(figures):

@@ -1,5 +1,6 @@
 """From what a person names to the runs of a side: a run folder, a record, a pattern of several, or `baseline`."""
 
+import gc
 import glob
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def read_sides(a: str, b: str, store: Path | None) -> tuple[Side, Side]:
 
 def _read(named: str) -> Side:
     paths = _paths(named)
-    return read_runs(paths), tuple(map(str, paths))
+    runs = read_runs(paths)
+    gc.freeze()  # a thousand records are millions of objects, which the collector would look through at every turn
+    return runs, tuple(map(str, paths))
 
 
 def _paths(named: str) -> list[Path]:

@@ -14,7 +14,8 @@ Huber's: v = sum(psi^2) / sum(psi')^2 n / (n - 1), psi = (x - mu) (1 - u^2)^2 (H
 **Test** T = (mu_b - mu_a) / sqrt(v_a + v_b), by permutation of the runs between the sides: exact whatever the
 distribution is, where A and B differ in nothing (Chung & Romano, Annals of Statistics 41, 2013, on why T must be
 studentized). All arrangements where there are at most `ARRANGEMENTS`, else that many random ones (a fixed seed). Too
-few runs to reach the level that way: Welch's t on the means. So many that permuting is idle: Student's t for T.
+few runs, or too small a level, to be reached that way: Welch's t on the means, which outliers make blind but not
+false. So many that permuting is idle: Student's t for T.
 """
 
 import math
@@ -33,6 +34,8 @@ Array = npt.NDArray[np.float64]
 ARRANGEMENTS = 4999
 FIRST_ARRANGEMENTS = 499
 """Enough to see that a p-value is far from any level."""
+RESOLVED = 10
+"""Arrangements at least as extreme that a p-value at the level must still rest on, were they drawn at random."""
 MANY = 80
 """Runs of both sides together from which on Student's t stands for the permutations."""
 FEW = 6
@@ -114,7 +117,8 @@ def interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | No
 def _two_samples(x: Array, y: Array, level: float) -> Evidence:
     found, welch = _estimate(x, y), _welch(x, y)
     p = {**welch.p, **_mann_whitney(x, y)}
-    if found.decided_by == "welch" or _least_p(len(x), len(y)) > level / 2:
+    least = max(_least_p(len(x), len(y)), RESOLVED / ARRANGEMENTS)
+    if found.decided_by == "welch" or least > level:
         return replace(welch, p=p)
     if len(x) + len(y) > MANY:
         return replace(found, p={**found.p, **p})
@@ -164,9 +168,24 @@ def _mann_whitney(x: Array, y: Array) -> dict[str, float]:
     """Only where it can reach 5 % at all: never at 3 v 3, where its least two-sided p is 10 %."""
     if 2 * _least_p(len(x), len(y)) > LEVEL:
         return {}
-    from scipy import stats
+    if len(x) + len(y) > MANY:
+        return {"mann-whitney": _mann_whitney_normal(x, y)}
+    from scipy import stats  # not for many: importing it takes as long as reading 500 records
 
     return {"mann-whitney": float(stats.mannwhitneyu(x, y, alternative="two-sided").pvalue)}
+
+
+def _mann_whitney_normal(x: Array, y: Array) -> float:
+    """Two-sided, by the normal approximation with corrections for ties and continuity."""
+    from scipy import special
+
+    values, place, ties = np.unique(np.concatenate([x, y]), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
+    n_a, n_b, total = len(x), len(y), len(place)
+    u = float(ranks[n_a:].sum()) - n_b * (n_b + 1) / 2
+    variance = n_a * n_b / 12 * (total + 1 - float((ties**3 - ties).sum()) / (total * (total - 1)))
+    distance = max(abs(u - n_a * n_b / 2) - 0.5, 0.0)
+    return min(1.0, 2 * float(special.ndtr(-distance / math.sqrt(variance)))) if variance and len(values) > 1 else 1.0
 
 
 def _least_p(n_a: int, n_b: int) -> float:
@@ -254,15 +273,15 @@ def holm(p: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 def runs_needed(change: float, error: float, threshold: float, level: float) -> int:
-    """Runs a side that decide with a probability of 90 %, if the change is what it seems to be.
+    """Runs a side that decide with a probability of 90 %.
 
-    Normal approximation: n = 2 ((z_level + z_power) error / distance)^2, the distance being from 0 for a change beyond
-    the threshold (to be told from noise), and from the change to the threshold for one within it (for the interval to
-    lie within).
+    Normal approximation: n = 2 ((z_level + z_power) error / distance)^2. A change that looks larger than the threshold
+    is taken for what it seems: its distance is that from 0, at the level of the test. A smaller one is taken for none:
+    its distance is the threshold, which a 95 % interval about 0 must not reach.
     """
     from scipy import special
 
     beyond = abs(change) > threshold
-    distance = abs(change) if beyond else threshold - abs(change)
-    quantile = -special.ndtri(level if beyond else LEVEL / 2) + special.ndtri(POWER)
-    return math.ceil(2 * (float(quantile) * error / max(distance, 1e-12)) ** 2) + 1
+    quantile = -float(special.ndtri(level if beyond else LEVEL / 2)) + float(special.ndtri(POWER))
+    distance = max(abs(change), threshold)
+    return math.ceil(2 * (quantile * error / distance) ** 2) + 1

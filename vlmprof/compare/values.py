@@ -60,16 +60,16 @@ def _flops(run: Run) -> Measured | None:
 
 METRICS: tuple[MetricRow, ...] = (
     MetricRow("device_busy_ms", "device busy", _device("busy_ms"), "traced", per_token=True),
-    MetricRow("exposed_ms", "exposed communication", _device("exposed_ms"), "traced", per_token=True),
+    MetricRow("exposed_ms", "exposed comms", _device("exposed_ms"), "traced", per_token=True),
     MetricRow("flops", "FLOPs", _flops, "plain", per_token=True),
     MetricRow("memory_peak", "peak memory", _memory("peak"), "counted"),
-    MetricRow("memory_held_after", "memory held after a step", _memory("held_after"), "counted"),
+    MetricRow("memory_held_after", "memory after a step", _memory("held_after"), "counted"),
     MetricRow("saved_activations", "saved activations", _memory("saved_activations"), "counted"),
     MetricRow("parameter_bytes", "parameters", _memory("parameters"), "counted"),
     MetricRow("gradient_bytes", "gradients", _memory("gradients"), "counted"),
     MetricRow("optimizer_bytes", "optimizer state", _memory("optimizer_state"), "counted"),
-    MetricRow("host_rss", "host memory (RSS)", _memory("host_rss"), "counted"),
-    MetricRow("dispatcher_bytes", "bytes sent by the dispatcher", _router("bytes_sent"), "counted", per_token=True),
+    MetricRow("host_rss", "host memory", _memory("host_rss"), "counted"),
+    MetricRow("dispatcher_bytes", "dispatcher bytes", _router("bytes_sent"), "counted", per_token=True),
     MetricRow("dropped_tokens", "dropped tokens", _router("dropped_tokens"), "counted", per_token=True),
 )
 """Every metric besides the step time. Rates (tokens/s, TFLOP/s, MFU) are the step time again and are not judged
@@ -115,26 +115,33 @@ def _by_batch(run: Run) -> dict[int, float]:
     return {step.batch: step.ms for step in run.steps if step.kind == "plain" and not step.warmup}
 
 
-def figure_values(runs: Sequence[Run], row: MetricRow, paired: bool) -> tuple[list[Figure | None], bool]:
+def figure_values(
+    runs: Sequence[Run], row: MetricRow, batches: Sequence[Sequence[int]]
+) -> tuple[list[Figure | None], bool]:
     """Each run's figure, None where it lacks it; and whether all of them are of the same batches.
 
-    With `paired`, a figure is the median of its samples over the batches that all runs share.
+    A figure is the median of its samples over the batches that all runs share.
+
+    Args:
+        runs: of both sides.
+        row: what to read.
+        batches: of each run, which batch each sample of `row.kind` belongs to; empty where numbers of batches do not
+            mean the same in all runs.
     """
     told = [measured if isinstance(measured := row.read(run), Figure) else None for run in runs]
-    having = [run for run, measured in zip(runs, told, strict=True) if measured is not None]
-    shared = set(shared_batches(having, row.kind)) if paired else set()
-    if not shared or any(
-        len(batches_of(run, row.kind)) != len(m.samples) for run, m in zip(runs, told, strict=True) if m
-    ):
+    having = [own for own, measured in zip(batches, told, strict=True) if measured is not None]
+    shared = set(having[0]).intersection(*having[1:]) if having else set()
+    if not shared or any(len(own) != len(m.samples) for own, m in zip(batches, told, strict=True) if m):
         return list(told), False
-    return [measured and _over(run, measured, row.kind, shared) for run, measured in zip(runs, told, strict=True)], True
+    return [measured and _over(measured, own, shared) for measured, own in zip(told, batches, strict=True)], True
 
 
-def _over(run: Run, measured: Figure, kind: StepKind, shared: Collection[int]) -> Figure:
-    pairs = zip(batches_of(run, kind), measured.samples, strict=True)
-    return measured.model_copy(
-        update={"value": statistics.median(sample for batch, sample in pairs if batch in shared)}
-    )
+def _over(measured: Figure, batches: Sequence[int], shared: Collection[int]) -> Figure:
+    if len(batches) == len(shared):
+        kept: Sequence[float] = measured.samples
+    else:
+        kept = [sample for batch, sample in zip(batches, measured.samples, strict=True) if batch in shared]
+    return measured.model_copy(update={"value": statistics.median(kept)})
 
 
 def check_numbers(run: Run, where: str) -> None:

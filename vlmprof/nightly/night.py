@@ -156,6 +156,8 @@ class _Night:
             self._do(name, "run", self.parts[name].measure)
             self._do(name, "comparison", self.parts[name].hold)
         for name in self.parts:
+            self._do(name, "times", self.parts[name].times)
+        for name in self.parts:
             self._do(name, "bisect", self._search)
         settled = [self._settled(part) for part in self.night.workloads]
         matters = [matter for known in self.before.workloads.values() for matter in known.matters]

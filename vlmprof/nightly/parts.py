@@ -17,12 +17,13 @@ from vlmprof.bisect.worktree import BlockedError
 from vlmprof.errors import MachineError, NoAnswerError, UserError
 from vlmprof.launch import run_workload
 from vlmprof.nightly.budget import Budget
-from vlmprof.nightly.held_against import exactly, of_metrics, of_times
+from vlmprof.nightly.held_against import exactly, of_metrics, of_times, untold_times
 from vlmprof.nightly.probe import ProbeJob
 from vlmprof.nightly.search import Search, keep
 from vlmprof.nightly.state import Remembered, State
 from vlmprof.nightly.suite import SuiteWorkload
 from vlmprof.nightly.target import export, tree_of
+from vlmprof.nightly.times import Checkout, interleave
 from vlmprof.nightly.verdict import Problem, matter_of, of_failure
 from vlmprof.records.baseline import find_baseline
 from vlmprof.records.bisect import CommitRecord
@@ -152,6 +153,50 @@ class Parts:
             or of_metrics(self.comparison(part, "comparison"))
             or of_times(self.comparison(part, "ab"))
         )
+
+    def times(self, part: WorkloadNight) -> WorkloadNight:
+        """Run the last good commit and tonight's in turns, where the suite wants it and nothing is wrong so far.
+
+        Raises:
+            BudgetError: the time is used up; the runs that were made stay in the night's folder.
+            KeyboardInterrupt: Ctrl-C or SIGTERM; the runs that were made are counted when the night goes on.
+        """
+        good, tonight = self.before.good, self.setting.tonight
+        ok = part.outcome is not None and part.outcome.status == "ok"
+        if not self.entry.rounds or good is None or good.commit.sha == tonight.sha or not ok:
+            return part
+        if part.ab or part.untold or self.problem(part) is not None:
+            return part
+        self.setting.budget.check()
+        began = time.monotonic()
+        self.setting.say(f"{self.name}: {good.commit.sha[:12]} and {tonight.sha[:12]} in turns")
+
+        def tell(line: str) -> None:
+            self.setting.say(f"  {line}")
+            self.setting.budget.check()
+
+        try:
+            comparison, _ = interleave(
+                self.name,
+                self.entry,
+                self._checkout(good.commit.sha, "last good"),
+                self._checkout(tonight.sha, "tonight"),
+                self.folder / "ab",
+                tell,
+            )
+        except (BlockedError, UserError) as error:
+            return part.model_copy(update={"untold": f"times were not compared: {error}"})
+        write_whole(self.folder / "ab.json", dump_json(comparison))
+        return part.model_copy(
+            update={
+                "ab": f"{self.name}/ab.json",
+                "untold": untold_times(comparison),
+                "seconds": part.seconds + time.monotonic() - began,
+            }
+        )
+
+    def _checkout(self, sha: str, what: str) -> Checkout:
+        return Checkout(export(self.setting.repository, sha, self.setting.state.trees), f"{what} {sha[:12]}")
 
     def search(self, part: WorkloadNight, problem: Problem, hints: Sequence[str]) -> WorkloadNight:
         """Find the commit to blame. `hints`: culprits that other workloads found tonight.

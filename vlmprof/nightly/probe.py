@@ -8,6 +8,7 @@ where a time is, it runs the last good commit and this one in turn. Ends with 0 
 (training failed), 125 (cannot be told).
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Literal
 
 from vlmprof.errors import Exit, UserError
 from vlmprof.launch import run_workload
-from vlmprof.nightly.held_against import exactly, of_metrics
+from vlmprof.nightly.held_against import exactly, of_metrics, of_times, untold_times
 from vlmprof.nightly.suite import SuiteWorkload
+from vlmprof.nightly.times import Checkout, interleave
 from vlmprof.nightly.verdict import Problem
 from vlmprof.records.figures import Record
 from vlmprof.records.store import read_run
@@ -43,7 +45,7 @@ def main(job_file: Path, worktree: Path) -> int:
     job = ProbeJob.model_validate_json(job_file.read_text(encoding="utf-8"))
     out = Path(os.environ["VLMPROF_OUT"])
     try:
-        return _train(job, worktree, out)
+        return _in_turns(job, worktree, out) if job.kind == "time" else _train(job, worktree, out)
     except UserError as error:
         print(f"vlmprof: {error}", file=sys.stderr)
         # where a failure is hunted, a checkout that is refused shows it or does not, as git bisect run has it
@@ -61,6 +63,25 @@ def _train(job: ProbeJob, worktree: Path, out: Path) -> int:
         return _tell(of_metrics(exactly([read_run(Path(job.good))], record, ("last good", "this commit")), job.hunted))
     print(f"{len(record.steps)} steps, no failure")
     return int(Exit.FINE)
+
+
+def _in_turns(job: ProbeJob, worktree: Path, out: Path) -> int:
+    """The last good commit and this one, in turns.
+
+    The bisect's witness would see the last good commit's modules as well, and take them for the wrong ones: so the
+    records say where this commit's came from.
+    """
+    proof = os.environ.pop("VLMPROF_PROOF", "")
+    sides = Checkout(Path(job.good), "last good"), Checkout(worktree, "this commit")
+    comparison, runs = interleave(job.name, job.entry, *sides, out, print)
+    for run in runs if proof else ():
+        core = run.environment.packages["megatron-core"].path if run.environment else ""
+        with Path(proof).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"module": "megatron.core", "origin": f"{core}/__init__.py"}) + "\n")
+    if untold := untold_times(comparison):
+        print(untold)
+        return CANNOT_TELL
+    return _tell(of_times(comparison, job.hunted))
 
 
 def _tell(problem: Problem | None) -> int:

@@ -47,7 +47,7 @@ def _render(found: Comparison) -> RenderableType:
     notes = [*_allowed(found), *found.caveats]
     if notes:
         parts += [Text(), Text("\n".join(f"- {note}" for note in _few(notes)), style="dim")]
-    return Group(*parts, Text(found.method, style="dim"))
+    return Group(*parts, Text(), Text(found.method, style="dim"))
 
 
 def _heading(found: Comparison) -> Text:
@@ -70,17 +70,24 @@ def _side(side: Side) -> str:
 def _metrics(found: Comparison) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("metric", no_wrap=True)
-    for title in ("A", "B", "change", "95 % interval"):
+    for title in ("A", "B", "change", "95 %"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for row in found.metrics:
+    for row in _different(found.metrics):
         cells = [_amount(row.a, row.unit), _amount(row.b, row.unit), change_of(row), interval_of(row)]
         table.add_row(row.title, *cells, Text(row.verdict, style=STYLES[row.verdict]))
     return table
 
 
+def _different(metrics: Sequence[Metric]) -> list[Metric]:
+    """Without what is exact and equal."""
+    return [row for row in metrics if not (row.exact and row.a == row.b)]
+
+
 def _reasons(metrics: Sequence[Metric]) -> list[RenderableType]:
     lines = [f"{row.title}: {row.reason}" for row in metrics if row.verdict != "same"]
+    equal = [row.title for row in metrics if row not in _different(metrics)]
+    lines += [f"the same to the last digit: {', '.join(equal)}"] if equal else []
     return [Text("\n".join(lines), style="dim")] if lines else []
 
 
@@ -95,14 +102,16 @@ def interval_of(row: Metric) -> str:
     """The interval, `exact` for what needs none, a dash where nothing is known of the spread."""
     if row.exact:
         return "exact"
-    return f"{row.interval[0]:+.1%} to {row.interval[1]:+.1%}" if row.interval else "-"
+    return f"{100 * row.interval[0]:+.1f}..{row.interval[1]:+.1%}" if row.interval else "-"
 
 
 def _amount(value: float, unit: str) -> str:
     if unit == "bytes":
         return show_bytes(value)
-    digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
-    return f"{digits} {unit}"
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G")):
+        if unit.startswith("FLOP") and abs(value) >= factor:
+            return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:,.4g} {unit}"
 
 
 def _shown_stages(stages: Sequence[StageChange]) -> list[StageChange]:
@@ -116,15 +125,15 @@ def _shown_memory(memory: Sequence[MemoryChange]) -> list[MemoryChange]:
 
 def _stages(found: Comparison, rows: Sequence[StageChange]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("stage, self time", no_wrap=True)
-    titles = ["A ms", "B ms", "change ms", "of the change", "95 % interval ms"]
+    table.add_column("stage (self time, ms)", no_wrap=True)
+    titles = ["A", "change", "share", "95 %"]
     kernels = any(row.busy_a_ms is not None for row in rows)
     ranks = any(row.rank_b is not None for row in rows)
-    for title in (*titles, *(["kernels ms"] if kernels else []), *(["ranks ms"] if ranks else [])):
+    for title in (*titles, *(["kernels"] if kernels else []), *(["ranks"] if ranks else [])):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
-        cells = [f"{row.a_ms:,.2f}", f"{row.b_ms:,.2f}", f"{row.change_ms:+,.2f}", _share(row.share_of_change)]
-        cells.append(f"{row.interval[0]:+,.2f} to {row.interval[1]:+,.2f}" if row.interval else "-")
+        cells = [f"{row.a_ms:,.2f}", f"{row.change_ms:+,.2f}", _share(row.share_of_change)]
+        cells.append(f"{row.interval[0]:+,.1f}..{row.interval[1]:+,.1f}" if row.interval else "-")
         cells += [_kernels(row)] if kernels else []
         cells += [_ranks(row)] if ranks else []
         table.add_row(Text(f"{row.name} ({row.phase})", style="bold" if row.moved else ""), *cells)
@@ -148,10 +157,10 @@ def _share(share: float | None) -> str:
 def _memory(rows: Sequence[MemoryChange]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("memory", no_wrap=True)
-    for title in ("what", "A", "B", "change", "of the change"):
+    for title in ("what", "A", "change", "share"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
-        sizes = [show_bytes(row.a_bytes), show_bytes(row.b_bytes), _signed(row.change_bytes)]
+        sizes = [show_bytes(row.a_bytes), _signed(row.change_bytes)]
         table.add_row(row.stage, row.category.replace("_", " "), *sizes, _share(row.share_of_change))
     return table
 

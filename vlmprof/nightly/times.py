@@ -1,0 +1,48 @@
+"""Times of two checkouts of one repository, run in turns on this machine: what a night's A/B and its probes do."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vlmprof.compare import compare
+from vlmprof.compare.ab import run_ab
+from vlmprof.nightly.held_against import thresholds
+from vlmprof.nightly.suite import SuiteWorkload
+from vlmprof.records.comparison import Comparison
+from vlmprof.records.run import Run
+
+__all__ = ["Checkout", "interleave"]
+
+
+@dataclass(frozen=True)
+class Checkout:
+    folder: Path
+    label: str
+
+
+def interleave(
+    name: str, entry: SuiteWorkload, good: Checkout, other: Checkout, out: Path, tell: Callable[[str], None]
+) -> tuple[Comparison, list[Run]]:
+    """The comparison of times, and the runs of `other`; `entry.rounds` runs of each side at most, of plain steps only.
+
+    Args:
+        name: the workload's in the suite.
+        entry: what the suite says of it.
+        good: the last good commit.
+        other: the commit in question.
+        out: for the runs; those that are there already are counted.
+        tell: gets a line after every run. What it raises ends it, and the runs are kept.
+
+    Raises:
+        UserError: a run fails, or the two do not do the same work.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the runs are kept.
+    """
+    options = replace(entry.options(other.folder, out), stage_breakdown=False)
+    limits = thresholds(entry.slowdown)
+    sides = str(good.folder), str(other.folder)
+    rounds = run_ab(*sides, entry.load(name), options, entry.rounds, out, limits, tell=tell)
+    for left in out.glob("*.unfinished-*"):  # what an interrupted run was
+        shutil.rmtree(left, ignore_errors=True)
+    labels = good.label, other.label
+    return compare(rounds.a, rounds.b, thresholds=rounds.thresholds, labels=labels), rounds.b

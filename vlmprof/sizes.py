@@ -4,7 +4,7 @@ import re
 
 from vlmprof.errors import UserError
 
-__all__ = ["parse_size", "show_bytes"]
+__all__ = ["axis_unit", "parse_size", "show_bytes"]
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
@@ -20,6 +20,11 @@ def parse_size(text: str) -> int:
     if size <= 0:
         raise UserError(f"'{text}' is not a size: write 512MiB, 2GiB or a number of bytes")
     return size
+
+
+def axis_unit(largest: float) -> tuple[int, str]:
+    """The bytes and the name of the unit for an axis that reaches to `largest` bytes."""
+    return (2**30, "GiB") if abs(largest) >= 2**32 else (2**20, "MiB")
 
 
 def show_bytes(count: float) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.chromium import Browser
-from tests.unit.documents import a_bisect, a_comparison, a_failed_run, a_night, a_run, with_device
+from tests.unit.documents import a_bisect, a_comparison, a_failed_run, a_history, a_night, a_run, with_device
 from vlmprof.commands.main import main
 from vlmprof.records.figures import Record
 from vlmprof.records.store import dump_json, read_run
@@ -19,8 +19,13 @@ HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="no Chromium on this machine: apt-get install chromium")
 
 DRAWN = "[...document.querySelectorAll('[data-plot]')].filter(one => one.querySelector('.main-svg')).length"
+UNFOLD = """
+document.querySelectorAll('.part').forEach(one => one.open = true);
+new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))
+"""
 TOO_WIDE = (
-    "[...document.querySelectorAll('body *')].filter(one => !one.closest('.scroll') && !one.closest('details') && "
+    "[...document.querySelectorAll('body *')]"
+    ".filter(one => !one.closest('.scroll') && !one.closest('details:not(.part)') && "
     "one.getBoundingClientRect().right > document.documentElement.clientWidth + 1)"
     ".map(one => one.outerHTML.slice(0, 80))"
 )
@@ -50,6 +55,7 @@ def check(browser: Browser, document: Record, folder: Path, widths: tuple[int, .
     wanted = sum(chart.plot is not None for chart in charts_of(page))
     for width in widths:
         browser.open(folder / "page.html", width, dark)
+        browser.ask(UNFOLD)
         assert browser.complaints() == []
         assert browser.ask(DRAWN) == wanted
         assert browser.ask(TOO_WIDE) == []
@@ -83,7 +89,7 @@ def test_no_script_but_the_pages_own_runs(browser: Browser, tmp_path: Path) -> N
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("text", ["told", HOSTILE])
 def test_every_kind_of_document_opens(browser: Browser, tmp_path: Path, text: str, dark: bool) -> None:
-    for document in (a_failed_run(text), a_bisect(text), a_comparison(text), a_night(text)):
+    for document in (a_failed_run(text), a_bisect(text), a_comparison(text), a_night(text), a_history()):
         check(browser, document, tmp_path, (360, 768, 1280), dark)
 
 

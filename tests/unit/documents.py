@@ -6,6 +6,7 @@ from vlmprof.records.assemble import assemble
 from vlmprof.records.bisect import Answer, Bisect, CommitRecord, Confirmation, Observation, Plan, Probe
 from vlmprof.records.comparison import Comparison, Difference, Losses, MemoryChange, Metric, Side, StageChange
 from vlmprof.records.figures import Absent, Figure
+from vlmprof.records.history import ChangePoint, History, HistoryRun, MetricHistory, Series
 from vlmprof.records.journal import Event
 from vlmprof.records.night import Good, Matter, Night, NightTarget, WorkloadNight
 from vlmprof.records.run import Finding, Outcome, Run
@@ -137,8 +138,8 @@ def a_comparison(text: str = "told") -> Comparison:
         reason=text,
     )
     peak = step_time.model_copy(
-        update={"name": "memory_peak", "title": "peak memory", "unit": "bytes", "a": 2.0**27, "b": 2.0**27, "change": 0.0}
-        | {"interval": None, "verdict": "same", "exact": True}
+        update={"name": "memory_peak", "title": "peak memory", "unit": "bytes", "a": 2.0**27, "b": 2.0**27}
+        | {"change": 0.0, "interval": None, "verdict": "same", "exact": True}
     )
     stages = (("decoder.experts", 40.0, 70.0), ("decoder.router", 10.0, 8.0), ("other", 50.0, 50.0))
     return Comparison(
@@ -222,3 +223,19 @@ def with_device(run: Run) -> Run:
     )
     stages = tuple(row.model_copy(update={"busy_ms": ms}) for row in run.stages)
     return run.model_copy(update={"device": device, "stages": stages})
+
+
+def a_history() -> History:
+    """Twelve runs that became slower with the seventh; the third failed."""
+    runs = tuple(
+        HistoryRun(record=f"run{number}", created=f"2026-01-{number + 1:02}", status="failed" if number == 2 else "ok")
+        for number in range(12)
+    )
+    change = ChangePoint(
+        run=6, last_before=5, before=100, after=120, change=0.2, p=1e-4, verdict="worse", runs_before=5, runs_after=6
+    )
+    times = tuple(None if number == 2 else 100.0 + 20 * (number > 5) for number in range(12))
+    steps = MetricHistory(name="step_ms", unit="ms", values=times, changes=(change,), latest=120.0, worse_now=True)
+    peak = MetricHistory(name="memory_peak", unit="bytes", values=(2.0**30,) * 12, latest=2.0**30)
+    series = Series(platform="cpu-x1", workload="tiny", hash="0", runs=runs, metrics=(peak, steps))
+    return History(folder="runs", method="told", series=(series,))

@@ -131,7 +131,7 @@ def test_a_nan_is_a_failed_run(tmp_path: Path, line: str, message: str) -> None:
     assert outcome.message == message
     assert outcome.evidence == (line.replace(" [2026-01-01 12:00:00.123456] ", "").strip(),)
     assert read_run(folder) == record
-    assert f"failed: nan step 3: {message}" in render_text(record, breakdown=False, width=300)
+    assert f"failed: nan, step 3: {message}" in render_text(record, breakdown=False, width=300)
 
 
 def test_skipped_iterations_are_told_and_are_no_failure(tmp_path: Path) -> None:

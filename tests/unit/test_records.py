@@ -203,7 +203,7 @@ def test_the_table_is_plain_text_with_a_tree_and_bars() -> None:
 def test_a_failure_is_shown_with_its_place() -> None:
     outcome = Outcome(status="failed", failure_class="crash", stage="decoder.router", layer=2, phase="forward", step=4)
     text = render_text(a_run().model_copy(update={"outcome": outcome}), breakdown=True)
-    assert "failed: crash step 4, in decoder.router of layer 2 (forward)" in text
+    assert "failed: crash, step 4, in decoder.router of layer 2 (forward)" in text
 
 
 def test_bars_are_proportional_and_never_vanish() -> None:

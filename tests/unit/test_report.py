@@ -9,14 +9,25 @@ from typing import Any
 
 import pytest
 
-from tests.unit.documents import a_bisect, a_comparison, a_failed_run, a_night, a_run, unmeasured, with_device
+from tests.unit.documents import (
+    a_bisect,
+    a_comparison,
+    a_failed_run,
+    a_history,
+    a_night,
+    a_run,
+    unmeasured,
+    with_device,
+)
 from vlmprof.commands.main import main
 from vlmprof.errors import MachineError, UserError
 from vlmprof.records.bisect import Bisect
 from vlmprof.records.figures import Absent, Record
+from vlmprof.records.run import Run
 from vlmprof.records.store import dump_json
 from vlmprof.report.html import charts_of, html_of, page_of, read_attached, write_report
 from vlmprof.report.markdown import markdown_of
+from vlmprof.report.terminal import render_text
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- `|@nobody https://evil.example \u2028 {{ 7*7 }}"
 MEGABYTES = 6e6
@@ -256,3 +267,27 @@ def test_a_folder_as_target_is_refused(tmp_path: Path) -> None:
 def test_an_unfinished_bisect_has_a_page() -> None:
     document: Bisect = a_bisect().model_copy(update={"answer": None})
     assert "unfinished" in parsed(html_of(document)).text
+
+
+def test_a_history_marks_where_the_level_changed() -> None:
+    charts = {chart.title: chart for chart in charts_of(page_of(a_history()))}
+    assert list(charts) == ["step_ms, ms", "memory_peak, MiB"]  # what is worse comes first
+    steps = charts["step_ms, ms"]
+    assert steps.plot is not None
+    assert [line["x0"] for line in steps.plot["layout"]["shapes"]] == [5.5]
+    assert len(steps.plot["data"][0]["x"]) == 11  # the failed run has no time, and is no nought
+    text = parsed(html_of(a_history())).text
+    assert "+20.0%" in text
+    assert "2026-01-03 run2: failed" in text
+    with pytest.raises(UserError, match="no Markdown"):
+        markdown_of(a_history())
+
+
+@pytest.mark.parametrize("width", [60, 72, 80, 100, 120])
+@pytest.mark.parametrize("run", [a_run(ranks=2), a_failed_run(), with_device(a_run())])
+def test_a_narrow_terminal_leaves_columns_out_rather_than_cut_numbers(run: Run, width: int) -> None:
+    text = render_text(run, breakdown=True, width=width)
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    if run.outcome.held:
+        assert re.search(r"decoder\.experts +.*12 B", text)

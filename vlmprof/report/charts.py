@@ -61,6 +61,8 @@ INDENT_PX = 12
 LETTER_PX = 6.6
 LETTERS = 25
 """Of a row's name, at most."""
+MANY = 32
+"""Columns of a heat map beyond which gaps would hide them on a phone."""
 
 
 class Titles(NamedTuple):
@@ -243,11 +245,11 @@ def heat_map(rows: Sequence[str], columns: Sequence[str], values: Sequence[Seque
             zmin=0,
             colorbar={"title": {"text": titles.value, "side": "right"}, "thickness": 12},
             hovertemplate=f"{titles.row} %{{y}}, {titles.column} %{{x}}<br>%{{z:,.4g}} {titles.value}<extra></extra>",
-            xgap=1,
+            xgap=1 if len(columns) <= MANY else 0,
             ygap=1,
         )
     )
     figure.update_layout(height=max(220, len(rows) * 22 + 120), margin={"l": 40, "r": 8, "t": 8, "b": 44})
-    figure.update_xaxes(title=titles.column, type="category", automargin=True, nticks=16)
+    figure.update_xaxes(title=titles.column, type="category", automargin=True, nticks=9, tickangle=0)
     figure.update_yaxes(title=titles.row, type="category", autorange="reversed", automargin=True)
     return plain(figure)

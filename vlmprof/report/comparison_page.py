@@ -8,7 +8,7 @@ from vlmprof.records.figures import Figure
 from vlmprof.report.change_charts import Change, change_waterfall
 from vlmprof.report.page import Block, Cell, Chart, Fact, Facts, Listing, Page, Prose, Section, Table, Tone
 from vlmprof.report.run_time import show
-from vlmprof.sizes import show_bytes
+from vlmprof.sizes import axis_unit, show_bytes
 
 __all__ = ["VERDICTS", "comparison_page", "percent"]
 
@@ -16,7 +16,6 @@ VERDICTS: dict[str, Tone] = {"worse": "bad", "better": "good", "same": "good", "
 ORDER = ("worse", "undecided", "better", "same")
 STEPS = 10
 """Changes that a waterfall shows one by one."""
-MIB = 2**20
 
 
 def comparison_page(found: Comparison) -> Page:
@@ -187,19 +186,20 @@ def _largest(named: Sequence[Change]) -> list[Change]:
 
 
 def _memory(found: Comparison) -> Section:
-    title = "What explains the change of the peak, MiB"
+    peak = next((metric.a for metric in found.metrics if metric.name == "memory_peak"), 0.0)
+    size, unit = axis_unit(peak)
+    title = f"What explains the change of the peak, {unit}"
     held = [row for row in found.memory if row.category == "held_at_peak"]
     if not held:
         why = "no stage's part of the peak moved, or it was not counted on both sides"
         return Section("memory", "Memory", (Chart("memory-waterfall", title, absent=why),))
     rows = tuple(_memory_row(row) for row in found.memory)
     table = Table(("stage", "what", "A", "B", "change", "of the change"), rows, texts=frozenset({0, 1}))
-    peak = next((metric.a for metric in found.metrics if metric.name == "memory_peak"), 0.0)
     plot = change_waterfall(
-        _largest([Change(_short(row.stage), row.stage, row.change_bytes / MIB) for row in held]),
-        ("peak, A", peak / MIB),
+        _largest([Change(_short(row.stage), row.stage, row.change_bytes / size) for row in held]),
+        ("peak, A", peak / size),
         "peak, B",
-        "MiB",
+        unit,
     )
     note = "What each stage held when most was in use; the axis does not begin at 0. Red: more, green: less."
     return Section("memory", "Memory", (Chart("memory-waterfall", title, plot, table, note),))

@@ -1,14 +1,14 @@
 """An accelerator's time on the terminal: what kernels of each stage took beside its span, and when there were none."""
 
-from rich.table import Table
 from rich.text import Text
 
 from vlmprof.records.figures import Figure
 from vlmprof.records.run import Device, Run, Stage
 from vlmprof.records.stage_tree import STAGES, ancestors
+from vlmprof.report.fitted import Column, FittedTable
 from vlmprof.report.tree import branch
 
-__all__ = ["device_notes", "device_table"]
+__all__ = ["COLUMNS", "device_notes", "device_sums", "device_table"]
 
 COLUMNS = {
     "busy_ms": "busy",
@@ -19,8 +19,8 @@ COLUMNS = {
 }
 
 
-def device_table(run: Run, device: Device) -> Table:
-    """Milliseconds by stage over all phases, children included in their parents."""
+def device_sums(run: Run, device: Device) -> dict[str, dict[str, float]]:
+    """Stage -> figure of `COLUMNS` over all phases, children included in their parents."""
     sums: dict[str, dict[str, float]] = {}
     for row in run.stages:
         for name in COLUMNS:
@@ -29,12 +29,16 @@ def device_table(run: Run, device: Device) -> Table:
             for stage in (row.name, *above):
                 line = sums.setdefault(stage, {})
                 line[name] = line.get(name, 0.0) + _value(row, name)
-    whole = _of(device, "busy_ms")
     sums.setdefault("step", {}).update(launch_bound_ms=_of(device, "launch_bound_ms"), syncs=_of(device, "syncs"))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("device", no_wrap=True)
-    for title in ("busy", "share", "span", "exposed", "idle", "syncs"):
-        table.add_column(title, justify="right", no_wrap=True)
+    return sums
+
+
+def device_table(run: Run, device: Device) -> FittedTable:
+    """Milliseconds by stage over all phases, children included in their parents."""
+    sums = device_sums(run, device)
+    whole = _of(device, "busy_ms")
+    columns = map(Column, ("busy", "share", "span", "exposed", "idle", "syncs"), (0, 3, 5, 2, 4, 1))
+    table = FittedTable([Column("device", left=True), *columns])
     seen = [stage for stage in STAGES if stage in sums]
     for stage in seen:
         line = sums[stage]

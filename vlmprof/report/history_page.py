@@ -6,6 +6,7 @@ from vlmprof.report.charts import Series as Points
 from vlmprof.report.charts import Titles, lines
 from vlmprof.report.page import Block, Cell, Chart, Listing, Page, Prose, Section, Table, Tone
 from vlmprof.report.run_time import show
+from vlmprof.sizes import axis_unit
 
 __all__ = ["history_page"]
 
@@ -46,7 +47,8 @@ def _section(number: int, series: Series) -> Section:
 
 def _chart(number: int, place: int, series: Series, metric: MetricHistory) -> Chart:
     known = [(run, value) for run, value in enumerate(metric.values) if value is not None]
-    scale, unit = (2**20, "MiB") if metric.unit == "bytes" else (1, metric.unit)
+    largest = max(value for _, value in known)
+    scale, unit = axis_unit(largest) if metric.unit == "bytes" else (1, metric.unit)
     points = Points(metric.name, [run for run, _ in known], [value / scale for _, value in known])
     plot = lines([points], Titles(unit, "run", unit), [change.run - 0.5 for change in metric.changes])
     rows = tuple(

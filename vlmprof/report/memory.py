@@ -1,12 +1,12 @@
 """A run's memory on the terminal: who holds what, the peak, growth, experts and FLOPs."""
 
-from rich.table import Table
 from rich.text import Text
 
 from vlmprof.records.figures import Figure, Measured
 from vlmprof.records.memory import Router
 from vlmprof.records.run import Outcome, Run
 from vlmprof.records.stage_tree import STAGES, ancestors
+from vlmprof.report.fitted import Column, FittedTable
 from vlmprof.report.tree import branch
 from vlmprof.sizes import show_bytes
 
@@ -38,13 +38,22 @@ def memory_sums(run: Run) -> dict[str, dict[str, float]]:
     return sums
 
 
-def memory_table(run: Run) -> Table:
+WORTH = {
+    "held_at_peak": 6,
+    "parameters": 5,
+    "saved_activations": 4,
+    "gradients": 3,
+    "optimizer_state": 2,
+    "held_after": 1,
+}
+"""Which columns a narrow terminal gets: the least worth is left out first."""
+
+
+def memory_table(run: Run) -> FittedTable:
     """Bytes by stage, children included in their parents."""
     sums = memory_sums(run)
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("memory", no_wrap=True)
-    for title in COLUMNS.values():
-        table.add_column(title, justify="right", no_wrap=True)
+    columns = (Column(title, WORTH[name]) for name, title in COLUMNS.items())
+    table = FittedTable([Column("memory", left=True), *columns], padding=1)
     seen = [stage for stage in STAGES if stage in sums]
     for stage in seen:
         cells = (show_bytes(sums[stage][name]) if sums[stage].get(name) else "" for name in COLUMNS)
@@ -52,14 +61,13 @@ def memory_table(run: Run) -> Table:
     return table
 
 
-def held_table(outcome: Outcome) -> Table:
+def held_table(outcome: Outcome) -> FittedTable:
     """Who held what when memory ran out, the largest first; and what of it was saved for backward."""
     held, saved = outcome.held or {}, outcome.saved or {}
     categories = ("parameters", "gradients", "optimizer_state", "tensors")
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("held when it ran out", no_wrap=True)
-    for title in ("params", "grads", "optim", "tensors", "of it saved", "total"):
-        table.add_column(title, justify="right", no_wrap=True)
+    worth = {"params": 4, "grads": 2, "optim": 1, "tensors": 5, "saved": 3, "total": 0}
+    columns = (Column(title, value) for title, value in worth.items())
+    table = FittedTable([Column("held when it ran out", left=True), *columns], padding=1)
     for stage in sorted(held, key=lambda one: -sum(held[one].values())):
         row = held[stage]
         sizes = [*(row.get(name, 0) for name in categories), saved.get(stage, 0), sum(row.values())]

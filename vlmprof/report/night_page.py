@@ -28,7 +28,8 @@ STATUSES: dict[str, Tone] = {
     "not-done": "warn",
 }
 WORDS = {"not-done": "not done", "first": "first night"}
-PARTS = ("run", "comparison", "ab", "bisect")
+PARTS = ("comparison", "ab", "bisect", "run")
+"""In the order in which they are shown."""
 TITLES = {"run": "Run", "comparison": "Against the last good commit", "ab": "Times, interleaved", "bisect": "Bisect"}
 
 

@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
-from rich.table import Table
 from rich.text import Text
 
 from vlmprof.records.run import Run
 from vlmprof.records.stage_tree import STAGES
+from vlmprof.report.fitted import Column, FittedTable
 from vlmprof.report.tree import branch
 from vlmprof.sizes import show_bytes
 
@@ -45,12 +45,10 @@ def spread_rows(run: Run) -> list[SpreadRow]:
     ]
 
 
-def spread_table(run: Run) -> Table:
+def spread_table(run: Run) -> FittedTable:
     """Total over phases of each stage: least, median and most over ranks, and who is slowest."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("over ranks, ms", no_wrap=True)
-    for title in ("min", "median", "max", "slowest"):
-        table.add_column(title, justify="right", no_wrap=True)
+    columns = (Column("min", 2), Column("median", 1), Column("max", 3), Column("slowest", 4))
+    table = FittedTable([Column("over ranks, ms", left=True), *columns])
     rows = spread_rows(run)
     seen = [row.stage for row in rows]
     for row in rows:
@@ -59,11 +57,11 @@ def spread_table(run: Run) -> Table:
     return table
 
 
-def rank_table(run: Run) -> Table:
+def rank_table(run: Run) -> FittedTable:
     """What explains why one rank is slower: pictures, experts, data, and where it waits."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("rank", "step ms", "data ms", "encoder ms", "patches", "expert tokens", "grad_sync ms", "peak"):
-        table.add_column(title, justify="right", no_wrap=True)
+    titles = ("step ms", "data", "encoder", "patches", "expert tokens", "grad_sync ms", "peak")
+    worth = (7, 2, 4, 3, 5, 6, 1)
+    table = FittedTable([Column("rank"), *map(Column, titles, worth)])
     for row in run.ranks:
         numbers = (row.step_ms, row.data_ms, row.encoder_ms, row.patches, row.expert_tokens, row.grad_sync_ms)
         peak = show_bytes(row.peak_bytes) if row.peak_bytes is not None else "-"

@@ -1,7 +1,7 @@
 """The parts of a run's page about memory and experts."""
 
 from vlmprof.records.figures import Absent, Figure
-from vlmprof.records.memory import Router
+from vlmprof.records.memory import Memory, Router
 from vlmprof.records.run import Outcome, Run
 from vlmprof.records.stage_tree import STAGES
 from vlmprof.report.charts import Titles, heat_map, tree_bars
@@ -9,23 +9,20 @@ from vlmprof.report.memory import COLUMNS, SOURCES, memory_sums
 from vlmprof.report.page import Block, Chart, Fact, Facts, Section, Table
 from vlmprof.report.run_time import value_and_note
 from vlmprof.report.tree import branch
-from vlmprof.sizes import show_bytes
+from vlmprof.sizes import axis_unit, show_bytes
 
 __all__ = ["experts_section", "held_chart", "memory_section"]
 
-MIB = 2**20
 NOT_COUNTED = "no counted step was completed: run with --stage-breakdown"
 
 
 def memory_section(run: Run) -> Section:
     """Who holds the memory when most of it is in use."""
-    blocks: list[Block] = [_facts(run)] if run.memory is not None else []
+    blocks: list[Block] = [_facts(run.memory)] if run.memory is not None else []
     return Section("memory", "Memory", (*blocks, _stage_chart(run)))
 
 
-def _facts(run: Run) -> Facts:
-    memory = run.memory
-    assert memory is not None  # noqa: S101  # asked by the caller
+def _facts(memory: Memory) -> Facts:
     where = f"in {memory.peak_stage} ({memory.peak_phase})" if memory.peak_stage else ""
     peak, how = value_and_note(memory.peak)
     facts = [Fact("peak", peak, ", ".join(filter(None, (where, how))))]
@@ -41,14 +38,24 @@ def _facts(run: Run) -> Facts:
             note = f"95 % interval {show_bytes(low)} to {show_bytes(high)}"
         facts.append(Fact("growth a step", value, note, "warn" if growth.leak else ""))
     facts.append(Fact("host RSS", *value_and_note(memory.host_rss)))
+    if memory.device is not None:
+        device = memory.device
+        facts += [
+            Fact("reserved", *value_and_note(device.reserved)),
+            Fact("fragmented", *value_and_note(device.fragmented)),
+            Fact("CUDA graphs' pools", *value_and_note(device.graph_pools)),
+            Fact("not PyTorch's", *value_and_note(device.outside)),
+            Fact("allocator retries", f"{device.retries:g}", tone="warn" if device.retries else ""),
+        ]
     if memory.limit is not None:
         facts.append(Fact("limit", show_bytes(memory.limit), "--memory-limit"))
     return Facts(tuple(facts))
 
 
 def _stage_chart(run: Run) -> Chart:
-    title = "Memory at the peak by stage, MiB"
     sums = memory_sums(run)
+    size, unit = axis_unit(sums.get("step", {}).get("held_at_peak", 0.0))
+    title = f"Memory at the peak by stage, {unit}"
     if not sums:
         known = run.memory is not None
         return Chart("memory-stages", title, absent="the record knows the whole rank only" if known else NOT_COUNTED)
@@ -63,7 +70,7 @@ def _stage_chart(run: Run) -> Chart:
     return Chart(
         "memory-stages",
         title,
-        tree_bars(shown, _at_peak(sums, shown), "MiB"),
+        tree_bars(shown, _at_peak(sums, shown, size), unit),
         Table(("stage", *COLUMNS.values()), rows, caption="at peak: what lived then and was the stage's"),
         note=f"{source.capitalize()}; a bar holds its children's. Made by the stage, or serving its parameters.",
     )
@@ -73,10 +80,10 @@ LASTING = {"parameters": "parameters", "gradients": "gradients", "optimizer_stat
 REST = "activations and the rest"
 
 
-def _at_peak(sums: dict[str, dict[str, float]], stages: list[str]) -> dict[str, list[float]]:
-    """What lasts and the rest, in MiB; the whole alone where the lasting parts were not all there at the peak."""
-    whole = [sums[stage].get("held_at_peak", 0.0) / MIB for stage in stages]
-    parts = {title: [sums[stage].get(name, 0.0) / MIB for stage in stages] for name, title in LASTING.items()}
+def _at_peak(sums: dict[str, dict[str, float]], stages: list[str], size: int) -> dict[str, list[float]]:
+    """What lasts and the rest, in units of `size` bytes; the whole alone where not all that lasts was there at the peak."""
+    whole = [sums[stage].get("held_at_peak", 0.0) / size for stage in stages]
+    parts = {title: [sums[stage].get(name, 0.0) / size for stage in stages] for name, title in LASTING.items()}
     rest = [all_ - sum(part[row] for part in parts.values()) for row, all_ in enumerate(whole)]
     if min(rest, default=0.0) < -1e-3:
         return {"held": whole}
@@ -89,8 +96,9 @@ def held_chart(outcome: Outcome) -> Chart | None:
     if not held:
         return None
     names = {**LASTING, "tensors": "tensors"}
+    size, unit = axis_unit(max(sum(row.values()) for row in held.values()))
     ordered = [s for s in STAGES if s in held] + [s for s in held if s not in STAGES]
-    parts = {title: [held[stage].get(name, 0) / MIB for stage in ordered] for name, title in names.items()}
+    parts = {title: [held[stage].get(name, 0) / size for stage in ordered] for name, title in names.items()}
     largest = sorted(held, key=lambda one: -sum(held[one].values()))
     rows = tuple(
         (
@@ -103,8 +111,8 @@ def held_chart(outcome: Outcome) -> Chart | None:
     )
     return Chart(
         "held",
-        "Held when it ran out, MiB by stage",
-        tree_bars(ordered, parts, "MiB"),
+        f"Held when it ran out, {unit} by stage",
+        tree_bars(ordered, parts, unit),
         Table(("stage", *names.values(), "saved for backward", "total"), rows, caption="the largest first"),
         note="Each stage's own, without what lies in it. Saved for backward is part of tensors.",
     )

@@ -56,7 +56,8 @@ def _about(run: Run) -> tuple[tuple[str, str], ...]:
         if work.images:
             data += f"; {work.images:.1f} images of {work.image_patches / work.images:,.0f} patches"
     rows.append(("what", data))
-    rows += [("differs from the published model", deviation) for deviation in run.workload.deviations]
+    if run.workload.deviations:
+        rows.append(("differs", f"from the published model: {'; '.join(run.workload.deviations)}"))
     if run.command:
         rows.append(("command", shlex.join(run.command)))
     return tuple(rows)

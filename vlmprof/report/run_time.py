@@ -1,9 +1,10 @@
 """The parts of a run's page about time: stages by phase, the device, steps and losses, ranks."""
 
 from vlmprof.records.figures import Absent, Figure, Measured
-from vlmprof.records.run import Run
+from vlmprof.records.run import Device, Run
 from vlmprof.records.stage_tree import PHASES, STAGES
 from vlmprof.report.charts import Series, Titles, lines, ranges_over_ranks, tree_bars
+from vlmprof.report.device import COLUMNS, device_sums
 from vlmprof.report.page import Block, Chart, Fact, Facts, Prose, Section, Table
 from vlmprof.report.ranks import spread_rows
 from vlmprof.report.terminal import by_stage, show_ms
@@ -39,7 +40,7 @@ def time_section(run: Run) -> Section:
     """Where a step's time goes."""
     blocks: list[Block] = [_stage_chart(run)]
     if run.device is not None:
-        blocks.append(_device_facts(run))
+        blocks += [_device_facts(run.device), _device_table(run, run.device)]
         blocks += [Prose(f"Not told apart: {reason}") for reason in run.device.hidden]
     if run.missing:
         rows = tuple((stage, reason) for stage, reason in run.missing.items())
@@ -94,9 +95,7 @@ def _how_timed(run: Run, busy: bool) -> str:
     return told
 
 
-def _device_facts(run: Run) -> Facts:
-    device = run.device
-    assert device is not None  # noqa: S101  # asked by the caller
+def _device_facts(device: Device) -> Facts:
     named = {
         "step (traced)": device.step_ms,
         "device busy": device.busy_ms,
@@ -106,6 +105,22 @@ def _device_facts(run: Run) -> Facts:
     }
     facts = [Fact(name, *value_and_note(measured)) for name, measured in named.items()]
     return Facts((*facts, Fact("kernels a step", f"{device.kernels:,.0f}")))
+
+
+def _device_table(run: Run, device: Device) -> Table:
+    """Stages by what the device did; what it did not do for a stage is left empty."""
+    sums = device_sums(run, device)
+    seen = [stage for stage in STAGES if stage in sums]
+    rows = []
+    for stage in seen:
+        times = [show_ms(sums[stage].get(name)) if sums[stage].get(name) else "" for name in COLUMNS if name != "syncs"]
+        syncs = sums[stage].get("syncs")
+        rows.append((branch(stage, seen), *times, f"{syncs:,.0f}" if syncs else ""))
+    caption = (
+        "ms a traced step, children included. Busy: union of kernels, copies and memsets by who launched them; "
+        "exposed: communication while no other kernel ran; idle: no kernel while the host was there."
+    )
+    return Table(("stage", *COLUMNS.values()), tuple(rows), caption, folded="The device by stage")
 
 
 def value_and_note(measured: Measured | None, what: str = "") -> tuple[str, str]:

@@ -13,6 +13,7 @@ from vlmprof.records.run import Run
 from vlmprof.records.stage_tree import PHASES, STAGES
 from vlmprof.records.store import dump_json
 from vlmprof.report.device import device_notes, device_table
+from vlmprof.report.fitted import Column, FittedTable
 from vlmprof.report.memory import held_table, memory_notes, memory_table
 from vlmprof.report.ranks import rank_table, spread_table
 from vlmprof.report.tree import branch
@@ -158,15 +159,11 @@ def _number(measured: Measured) -> str:
     return f"{measured.value:,.{digits}f} {measured.unit if measured.unit == 'ms' else ''}".rstrip()
 
 
-def stage_table(run: Run) -> Table:
+def stage_table(run: Run) -> FittedTable:
     """The tree: total by phase, self over all phases, share of the observed step."""
     phases = [phase for phase in PHASES[:3] if any(row.phase == phase for row in run.stages)]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("stage", no_wrap=True)
-    for title in (*phases, "total", "self"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    columns = (*(Column(phase, 2 + place) for place, phase in enumerate(phases)), Column("total"), Column("self", 6))
+    table = FittedTable([Column("stage", left=True), *columns, Column("share", 7), Column("", 1, left=True)])
     totals = by_stage(run, "total_ms")
     selves = by_stage(run, "self_ms")
     step = sum(totals.get("step", {}).values())
@@ -250,7 +247,7 @@ def _outcome(run: Run) -> Text:
         where.append(f"in {outcome.stage}{layer}{phase}")
     text = Text(f"failed: {outcome.failure_class or 'unknown'}", style="bold red")
     place = ", ".join(filter(None, where))
-    text.append(f" {place}: " if place else ": ", style="not bold")
+    text.append(f", {place}: " if place else ": ", style="not bold")
     text.append(outcome.message or "", style="not bold")
     if outcome.reading:
         text.append(f"\n  {outcome.reading}", style="not bold")

@@ -1,5 +1,6 @@
 "use strict";
-// Draws the figures in the colours of the page, and again when light turns to dark or the page is turned.
+// Draws the figures in the colours of the page, those that are folded away when they are unfolded, and all again when
+// light turns to dark.
 (() => {
   const plots = JSON.parse(document.getElementById("plots").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -21,12 +22,16 @@
     return found;
   };
 
+  const folded = (place) => place.closest("details:not([open])") !== null;
+
   const draw = () => {
     for (const place of document.querySelectorAll("[data-plot]")) {
+      if (folded(place)) continue;
       const { data, layout } = structuredClone(plots[place.dataset.plot]);
       Plotly.react(place, data, themed(layout), { responsive: true, displayModeBar: false });
     }
   };
   draw();
   dark.addEventListener("change", draw);
+  document.addEventListener("toggle", (event) => event.target.matches(".part") && draw(), true);
 })();

@@ -35,7 +35,7 @@ def attached_run() -> tuple[vlmprof.Profile, Run]:
     initialise(model, 1)
     optimizer = torch.optim.AdamW(model.parameters())
     batches = [
-        make_micro_batch(workload, step.sequences[:1], torch.float32, torch.device("cpu"))
+        make_micro_batch(workload, step.sequences[:1], torch.float32)
         for step in itertools.islice(plan_steps(workload, open_source(workload)), 9)
     ]
     profile = vlmprof.attach(model, optimizer)

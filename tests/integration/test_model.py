@@ -29,7 +29,7 @@ def built(workload: Workload, seed: int = 5):
 def batch_of(workload: Workload, *sequences: Sequence):
     from vlmprof.workload.batches import make_micro_batch
 
-    return make_micro_batch(workload, sequences, torch.float32, CPU)
+    return make_micro_batch(workload, sequences, torch.float32)
 
 
 def first_sequence(workload: Workload) -> Sequence:

@@ -9,7 +9,9 @@ __all__ = ["schema"]
 
 
 def schema(
-    document: Annotated[str, typer.Argument(help="run, baseline, history, bisect, diagnosis, night or workload")],
+    document: Annotated[
+        str, typer.Argument(help="run, comparison, baseline, history, bisect, diagnosis, night or workload")
+    ],
 ) -> None:
     """Print the JSON Schema of a document."""
     from pydantic import BaseModel
@@ -17,6 +19,7 @@ def schema(
     from vlmprof.errors import UserError
     from vlmprof.records.baseline import Baseline
     from vlmprof.records.bisect import Bisect
+    from vlmprof.records.comparison import Comparison
     from vlmprof.records.diagnosis import Diagnosis
     from vlmprof.records.history import History
     from vlmprof.records.night import Night
@@ -25,6 +28,7 @@ def schema(
 
     documents: dict[str, type[BaseModel]] = {
         "run": Run,
+        "comparison": Comparison,
         "baseline": Baseline,
         "history": History,
         "bisect": Bisect,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from vlmprof.compare.values import shared_batches
-from vlmprof.errors import Exit, UserError
+from vlmprof.errors import NoAnswerError, UserError
 from vlmprof.records.comparison import Difference
 from vlmprof.records.run import Run
 
@@ -21,10 +21,8 @@ CLOSE = 1e-9
 Value = str | float | tuple[float, ...]
 
 
-class NotComparable(UserError):  # noqa: N818 - not an error of anybody's
+class NotComparable(NoAnswerError):  # noqa: N818 - not an error of anybody's
     """The comparison makes no sense as it was asked for; the message says why and what to do. Exit code 4."""
-
-    exit_code = Exit.NO_ANSWER
 
 
 class Rule(NamedTuple):

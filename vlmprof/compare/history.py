@@ -5,17 +5,15 @@ The mathematics stands in `changepoints.py`; here series are made of records, an
 
 import math
 import statistics
-import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from vlmprof.compare.changepoints import MIN_RUNS, Shift, shifts
+from vlmprof.compare.thresholds import load_thresholds
 from vlmprof.errors import NoAnswerError, UserError
 from vlmprof.records.baseline import list_baselines
 from vlmprof.records.history import ChangePoint, History, HistoryRun, MetricHistory, Series
@@ -208,21 +206,13 @@ def _metric(
 
 def _worse_now(name: str, changes: Sequence[ChangePoint], latest: float | None, accepted: float | None) -> bool:
     """Whether the latest level began with a worsening that matters and that nobody accepted."""
-    threshold = _thresholds().get(name.replace("useful_", "").replace("tokens_per_second", "step_ms"))
+    threshold = load_thresholds().changes.get(name.replace("useful_", "").replace("tokens_per_second", "step_ms"))
     if not changes or changes[-1].verdict == "better" or threshold is None or latest is None:
         return False
     sign = -1.0 if name in RATES else 1.0
     if abs(math.log(changes[-1].after / changes[-1].before)) < math.log1p(threshold):
         return False
     return accepted is None or sign * math.log(latest / accepted) > math.log1p(threshold)
-
-
-@cache
-def _thresholds() -> dict[str, float]:
-    """Metric -> relative change that matters, as `compare` has it."""
-    text = (resources.files("vlmprof.compare") / "thresholds.toml").read_text(encoding="utf-8")
-    found: dict[str, float] = tomllib.loads(text)["thresholds"]
-    return found
 
 
 def _method() -> str:

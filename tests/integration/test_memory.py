@@ -66,10 +66,12 @@ def _built(workload: Workload) -> Any:
 
 
 def _micro_batches(workload: Workload, batch: int) -> list[Any]:
-    from vlmprof.training.loop import Share, micro_batches
+    from vlmprof.training.loop import Share, read_micro_batch
 
-    step = next(itertools.islice(plan_steps(workload, open_source(workload)), batch, None))
-    return list(micro_batches(workload, Share.of_this_rank(workload), torch.float32, CPU, step))
+    batches = [*itertools.islice(plan_steps(workload, open_source(workload)), batch + 1)]
+    share = Share.of_this_rank(workload)
+    numbers = range(share.micro_batches)
+    return [read_micro_batch(workload, share, torch.float32, batches, batch, number) for number in numbers]
 
 
 def saved_by_hooks(workload: Workload, batch: int) -> int:

@@ -1,7 +1,7 @@
 """Attribution on real Megatron: planted delays, recomputation, hooks that leave no trace."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,13 +9,14 @@ from torch import Tensor
 
 from tests.integration.training import losses, small, train_here
 from vlmprof.records.run import Run
+from vlmprof.stages.clock import WallClock
 
 pytestmark = [pytest.mark.usefixtures("megatron"), pytest.mark.filterwarnings("ignore")]
 
 Key = tuple[str, str]
 
 
-class StoppedClock:
+class StoppedClock(WallClock):
     """Stands still but for the delays that a test plants, so that attribution can be held against exact figures."""
 
     source = "wall-clock"
@@ -146,20 +147,12 @@ def test_a_delay_between_stages_is_other(monkeypatch: pytest.MonkeyPatch, clock:
     from vlmprof.training import loop
 
     plain = loop.useful_loss
-    monkeypatch.setattr(loop, "micro_batches", slowly(loop.micro_batches, clock))
+    read = loop.read_micro_batch
+    monkeypatch.setattr(loop, "read_micro_batch", lambda *a: (clock.sleep(7), read(*a))[1])
     monkeypatch.setattr(loop, "finalize_model_grads", lambda *a, **k: clock.sleep(2))
     monkeypatch.setattr(loop, "useful_loss", lambda *a: (clock.sleep(3), plain(*a))[1])
     run = train_here(small(), clock=clock)
     assert self_times(run) == {("data", "step"): 14.0, ("grad_sync", "step"): 2.0, ("head", "forward"): 6.0}
-
-
-def slowly(function: Callable[..., Iterator[object]], clock: StoppedClock) -> Callable[..., Iterator[object]]:
-    def slow(*args: object) -> Iterator[object]:
-        for item in function(*args):
-            clock.sleep(7)
-            yield item
-
-    return slow
 
 
 def test_a_real_sleep_on_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:

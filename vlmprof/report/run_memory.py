@@ -81,7 +81,7 @@ REST = "activations and the rest"
 
 
 def _at_peak(sums: dict[str, dict[str, float]], stages: list[str], size: int) -> dict[str, list[float]]:
-    """What lasts and the rest, in units of `size` bytes; the whole alone where not all that lasts was there at the peak."""
+    """What lasts and the rest, in units of `size` bytes; the whole alone where not all that lasts was there then."""
     whole = [sums[stage].get("held_at_peak", 0.0) / size for stage in stages]
     parts = {title: [sums[stage].get(name, 0.0) / size for stage in stages] for name, title in LASTING.items()}
     rest = [all_ - sum(part[row] for part in parts.values()) for row, all_ in enumerate(whole)]

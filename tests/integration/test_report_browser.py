@@ -25,7 +25,7 @@ new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))
 """
 TOO_WIDE = (
     "[...document.querySelectorAll('body *')]"
-    ".filter(one => !one.closest('.scroll') && !one.closest('details:not(.part)') && "
+    ".filter(one => !one.closest('.scroll, details:not(.part)') && !one.ownerSVGElement && "
     "one.getBoundingClientRect().right > document.documentElement.clientWidth + 1)"
     ".map(one => one.outerHTML.slice(0, 80))"
 )

@@ -4,8 +4,8 @@ import pytest
 
 from tests.unit.test_nightly_verdict import commit, matter
 from vlmprof.nightly.issues import Issue, marker, plan_issues
-from vlmprof.nightly.markdown import code, plain
 from vlmprof.records.night import Matter, Night, NightTarget, WorkloadNight
+from vlmprof.report.escape import code, escaped
 
 
 def night(*parts: WorkloadNight, **facts: str) -> Night:
@@ -84,7 +84,7 @@ def test_a_matter_that_another_hides_keeps_its_issue() -> None:
     ],
 )
 def test_foreign_text_does_nothing(evil: str) -> None:
-    written = plain(evil)
+    written = escaped(evil)
     assert not re.search(r"@\w|#\d|GH-\d|https?:|www\.", written)
     assert not re.search(r"(?<!\\)(\\\\)*[`*<>|\[\]~]", written)
     assert "\n" not in written

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from vlmprof.nightly.markdown import code, plain
 from vlmprof.nightly.summary import commit_words, facts
 from vlmprof.records.night import Matter, Night, WorkloadNight
+from vlmprof.report.escape import code, escaped
 
 __all__ = ["LABEL", "Action", "Issue", "marker", "plan_issues"]
 
@@ -112,7 +112,7 @@ def _body(matter_id: str, sightings: Sequence[_Sighting]) -> str:
         lines.append(f"- last good: {commit_words(matter.good.commit)}")
     for sighting in sightings:
         part = sighting.part
-        lines += ["", f"### {part.name} on {plain(part.platform or 'this machine')}", "", plain(part.reason), ""]
+        lines += ["", f"### {part.name} on {escaped(part.platform or 'this machine')}", "", escaped(part.reason), ""]
         lines += facts(part) if part.matter is not None and part.matter.id == matter_id else ()
     lines += ["", "Kept up to date by `vlmprof nightly`, which closes this issue when it is gone. Closed by hand, it"]
     lines += ["stays closed, and the matter is not reported again."]

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from vlmprof.nightly.markdown import code, plain
 from vlmprof.records.bisect import Answer, CommitRecord
 from vlmprof.records.night import Night, WorkloadNight
+from vlmprof.report.escape import code, escaped
 
 __all__ = ["facts", "headline", "summary"]
 
@@ -40,21 +40,21 @@ def summary(night: Night) -> str:
     ]
     for part in night.workloads:
         who = commit_words(part.culprit) if part.culprit is not None and part.status != "fixed" else ""
-        lines.append(f"| {part.name} | {WORDS[part.status]} | {plain(part.reason)} | {who} |")
+        lines.append(f"| {part.name} | {WORDS[part.status]} | {escaped(part.reason)} | {who} |")
     for part in night.workloads:
         told = list(facts(part))
         lines += ["", f"## {part.name}", "", *told] if told else []
     left = [f"{part.name}: {', '.join(part.not_done)}" for part in night.workloads if part.not_done]
     if left:
-        lines += ["", f"Not done: {plain('; '.join(left))}."]
-    lines += [f"\n{plain(note)}" for note in night.notes]
+        lines += ["", f"Not done: {escaped('; '.join(left))}."]
+    lines += [f"\n{escaped(note)}" for note in night.notes]
     return "\n".join(lines) + "\n"
 
 
 def commit_words(commit: CommitRecord) -> str:
     """A commit with who and when."""
     who = ", ".join(filter(None, (commit.author, commit.date[:10])))
-    return f"{code(commit.sha[:12])} {plain(commit.subject, 80)}" + (f" ({plain(who)})" if who else "")
+    return f"{code(commit.sha[:12])} {escaped(commit.subject, 80)}" + (f" ({escaped(who)})" if who else "")
 
 
 def facts(part: WorkloadNight) -> Iterator[str]:
@@ -70,8 +70,8 @@ def facts(part: WorkloadNight) -> Iterator[str]:
         yield from _answer(part.answer)
     for matter in part.other_matters:
         how = "gone, too" if matter.closed_by is not None else "open, and hidden or not looked at tonight"
-        yield f"- {how}: {plain(matter.title)}"
-    yield from (f"- {plain(note)}" for note in part.notes)
+        yield f"- {how}: {escaped(matter.title)}"
+    yield from (f"- {escaped(note)}" for note in part.notes)
     for what in ("run", "comparison", "ab", "bisect"):
         if part.status != "good" and (path := getattr(part, what)):
             yield f"- {what}: {code(path)}"
@@ -81,7 +81,7 @@ def _answer(answer: Answer) -> Iterator[str]:
     told = answer.text.replace(
         ": code 1: ", ": "
     )  # how a probe of ours says that a metric is worse: 1 tells nothing more
-    yield f"- bisect, {answer.kind}: {plain(told)}"
+    yield f"- bisect, {answer.kind}: {escaped(told)}"
     if answer.kind != "found":
         yield from (f"- candidate: {commit_words(commit)}" for commit in answer.commits)
     if answer.files:
@@ -93,4 +93,4 @@ def _answer(answer: Answer) -> Iterator[str]:
             f"{', '.join(done.parent_verdicts)}"
             + (f"; tonight's commit without it: {done.revert}" if done.revert else "")
         )
-    yield from (f"- {plain(note)}" for note in answer.notes)
+    yield from (f"- {escaped(note)}" for note in answer.notes)

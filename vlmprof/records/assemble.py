@@ -51,7 +51,8 @@ def assemble(
     measured = [step for step in steps if not step["warmup"]]
     plain = [step for step in measured if step["kind"] == "plain"]
     spanned = [step for step in measured if step["kind"] == "spanned"]
-    traced = [step for step in measured if step["kind"] == "traced"]
+    # A trace without a single kernel is one that the profiler could not take: no 0 is made of it.
+    traced = [step for step in measured if step["kind"] == "traced" and step["kernels"]["kernels"]]
     counting = [step for step in steps if step["kind"] == "counted"]
     counted = [step for step in counting if not step["warmup"]] or counting[-1:]
     missing, hook_points = model.get("missing", {}), model.get("hook_points", [])

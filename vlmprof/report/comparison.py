@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmprof.records.comparison import Comparison, MemoryChange, Metric, Side, StageChange
+from vlmprof.report.escape import escaped, fenced
 from vlmprof.sizes import show_bytes
 
 __all__ = ["markdown", "print_comparison", "render_text"]
@@ -182,14 +183,14 @@ def _few(notes: Sequence[str]) -> list[str]:
 
 def markdown(found: Comparison) -> str:
     """Markdown for a comment on a pull request: verdict, metrics, moved stages, caveats, how to get it again."""
-    lines = [f"### {MARKS[found.verdict]} {_plain(found.summary)}", ""]
-    lines += [f"- **{name}** {_plain(_side(side))}" for name, side in (("A", found.a), ("B", found.b))]
+    lines = [f"### {MARKS[found.verdict]} {escaped(found.summary)}", ""]
+    lines += [f"- **{name}** {escaped(_side(side))}" for name, side in (("A", found.a), ("B", found.b))]
     cells = [
         [row.title, _amount(row.a, row.unit), _amount(row.b, row.unit), change_of(row), interval_of(row), row.verdict]
         for row in found.metrics
     ]
     lines += ["", *_grid(("metric", "A", "B", "change", "95 % interval", "verdict"), cells)]
-    lines += ["", *(f"- {_plain(f'{r.title}: {r.reason}')}" for r in found.metrics if r.verdict != "same")]
+    lines += ["", *(f"- {escaped(f'{r.title}: {r.reason}')}" for r in found.metrics if r.verdict != "same")]
     stages = _shown_stages(found.stages)
     if stages:
         moved = [
@@ -203,7 +204,7 @@ def markdown(found: Comparison) -> str:
             for r in stages
         ]
         lines += ["", *_grid(("stage (self time)", "A ms", "B ms", "change ms", "of the change"), moved)]
-        lines += ["", _plain(found.attribution)]
+        lines += ["", escaped(found.attribution)]
     memory = _shown_memory(found.memory)
     if memory:
         held = [
@@ -218,35 +219,21 @@ def markdown(found: Comparison) -> str:
         ]
         lines += ["", *_grid(("stage", "memory", "A", "B", "change"), held)]
     if found.losses is not None:
-        lines += ["", f"Losses: {_plain(found.losses.text)}."]
+        lines += ["", f"Losses: {escaped(found.losses.text)}."]
     notes = [*_allowed(found), *found.caveats]
     if notes:
         lines += [
             "",
             f"<details><summary>Caveats ({len(notes)})</summary>",
             "",
-            *(f"- {_plain(n)}" for n in _few(notes)),
+            *(f"- {escaped(n)}" for n in _few(notes)),
         ]
         lines += ["", "</details>"]
     if found.command:
-        lines += ["", "Again:", "", *_code(shlex.join(found.command))]
-    return "\n".join([*lines, "", f"<sub>{_plain(found.method)}</sub>"]) + "\n"
+        lines += ["", "Again:", "", fenced(shlex.join(found.command))]
+    return "\n".join([*lines, "", f"<sub>{escaped(found.method)}</sub>"]) + "\n"
 
 
 def _grid(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     ruler = "|".join(["---", *("---:" for _ in titles[1:])])
-    return [f"| {' | '.join(titles)} |", f"|{ruler}|", *(f"| {' | '.join(map(_plain, row))} |" for row in rows)]
-
-
-SPECIAL = "\\`*_[]<>|#~@&"
-
-
-def _plain(text: str) -> str:
-    """Text that Markdown shows as it is: names come from records, and nobody's name may become a link or a mention."""
-    one_line = " ".join(text.split())
-    return "".join(f"&#{ord(sign)};" if sign in SPECIAL else sign for sign in one_line)
-
-
-def _code(text: str) -> list[str]:
-    """An indented block: no run of backticks in it can end it."""
-    return [f"    {line}" for line in text.splitlines()]
+    return [f"| {' | '.join(titles)} |", f"|{ruler}|", *(f"| {' | '.join(map(escaped, row))} |" for row in rows)]

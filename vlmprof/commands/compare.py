@@ -47,7 +47,7 @@ def compare(
     from vlmprof.compare import compare as judge
     from vlmprof.compare import load_thresholds
     from vlmprof.compare.sides import known_band, read_sides
-    from vlmprof.records.store import dump_json, write_whole
+    from vlmprof.records.store import collector_paused, dump_json, write_whole
 
     if markdown and json:
         raise UserError("--markdown and --json are two forms of one output: choose one, or add -o FILE for the other")
@@ -59,19 +59,21 @@ def compare(
             )
         first, second, files, limits = _run(a, b, workload, set_ or [], rounds, steps, out, limits)
     else:
-        (first, first_files), (second, second_files) = read_sides(a, b, store)
+        with collector_paused():
+            (first, first_files), (second, second_files) = read_sides(a, b, store)
         files = first_files, second_files
         band = known_band(store, first[0]) if len(first) == len(second) == 1 else None
-    found = judge(
-        first,
-        second,
-        thresholds=limits,
-        allow=allow or (),
-        normalize=normalize,
-        band=band,
-        labels=(a, b) if a != b else (f"{a} (A)", f"{b} (B)"),
-        sources=files,
-    ).model_copy(update={"command": ("vlmprof", *sys.argv[1:])})
+    with collector_paused():  # over a thousand records it takes as long as judging them
+        found = judge(
+            first,
+            second,
+            thresholds=limits,
+            allow=allow or (),
+            normalize=normalize,
+            band=band,
+            labels=(a, b) if a != b else (f"{a} (A)", f"{b} (B)"),
+            sources=files,
+        ).model_copy(update={"command": ("vlmprof", *sys.argv[1:])})
     if output is not None:
         write_whole(output, dump_json(found))
     if json:

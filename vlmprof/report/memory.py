@@ -74,7 +74,8 @@ def held_table(outcome: Outcome) -> FittedTable:
         table.add_row(stage, *(show_bytes(size) if size else "" for size in sizes))
     if outcome.shapes:
         shapes = outcome.shapes
-        table.caption = f"micro-batch of {len(shapes['images'])} images, patches {shapes['patches']}"
+        images, patches = shapes.get("images", ()), shapes.get("patches", ())
+        table.caption = f"micro-batch of {len(images)} images, patches {patches}"
     return table
 
 

@@ -5,11 +5,11 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from vlmprof.records.comparison import Comparison, MemoryChange, Metric, Side, StageChange
 from vlmprof.report.escape import escaped, fenced
+from vlmprof.report.fitted import Column, FittedTable
 from vlmprof.sizes import show_bytes
 
 __all__ = ["markdown", "print_comparison", "render_text"]
@@ -68,12 +68,9 @@ def _side(side: Side) -> str:
     return f"{side.label}: {runs} of {side.workload} on {side.platform}{core}{commit}, {when}"
 
 
-def _metrics(found: Comparison) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("metric", no_wrap=True)
-    for title in ("A", "B", "change", "95 %"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+def _metrics(found: Comparison) -> FittedTable:
+    sides = (Column("A", 2), Column("B", 3))
+    table = FittedTable([Column("metric", left=True), *sides, Column("change"), Column("95 %", 1), Column("verdict")])
     for row in _different(found.metrics):
         cells = [_amount(row.a, row.unit), _amount(row.b, row.unit), change_of(row), interval_of(row)]
         table.add_row(row.title, *cells, Text(row.verdict, style=STYLES[row.verdict]))
@@ -124,14 +121,19 @@ def _shown_memory(memory: Sequence[MemoryChange]) -> list[MemoryChange]:
     return [row for row in memory if row.category == "held_at_peak" or row.phase in ("", "forward")][:SHOWN_STAGES]
 
 
-def _stages(found: Comparison, rows: Sequence[StageChange]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("stage (self time, ms)", no_wrap=True)
-    titles = ["A", "change", "share", "95 %"]
+def _stages(found: Comparison, rows: Sequence[StageChange]) -> FittedTable:
+    columns = [
+        Column("stage (self, ms)", left=True),
+        Column("A", 2),
+        Column("change"),
+        Column("share"),
+        Column("95 %", 1),
+    ]
     kernels = any(row.busy_a_ms is not None for row in rows)
     ranks = any(row.rank_b is not None for row in rows)
-    for title in (*titles, *(["kernels"] if kernels else []), *(["ranks"] if ranks else [])):
-        table.add_column(title, justify="right", no_wrap=True)
+    columns += [Column("kernels", 4)] if kernels else []
+    columns += [Column("ranks", 3)] if ranks else []
+    table = FittedTable(columns)
     for row in rows:
         cells = [f"{row.a_ms:,.2f}", f"{row.change_ms:+,.2f}", _share(row.share_of_change)]
         cells.append(f"{row.interval[0]:+,.1f}..{row.interval[1]:+,.1f}" if row.interval else "-")
@@ -155,11 +157,9 @@ def _share(share: float | None) -> str:
     return f"{share:.0%}" if share is not None else "-"
 
 
-def _memory(rows: Sequence[MemoryChange]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("memory", no_wrap=True)
-    for title in ("what", "A", "change", "share"):
-        table.add_column(title, justify="right", no_wrap=True)
+def _memory(rows: Sequence[MemoryChange]) -> FittedTable:
+    columns = [Column("memory", left=True), Column("what"), Column("A", 1), Column("change"), Column("share", 2)]
+    table = FittedTable(columns)
     for row in rows:
         sizes = [show_bytes(row.a_bytes), _signed(row.change_bytes)]
         table.add_row(row.stage, row.category.replace("_", " "), *sizes, _share(row.share_of_change))

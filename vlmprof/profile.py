@@ -66,6 +66,8 @@ class _Ended:
 
     began: Any
     ended: Any
+    last: Any
+    """Of its marks: once it has passed, all can be read."""
     seen: Callable[[], dict[str, Any]]
     facts: dict[str, Any]
 
@@ -96,6 +98,7 @@ class Profile:
         self._waiting: list[_Ended] = []
         self._capture = keep.nvtx and device.type == "cuda"
         """Whether a tool that waits for cudaProfilerStart is still to be told."""
+        self._captured = False
         self.planned: PlannedStep | None = None
         """The step that is running; None once the schedule is through or the profile closed."""
         self.index = -1
@@ -160,21 +163,24 @@ class Profile:
             **facts,
             "source": self.clock.source,
         }
-        self._waiting.append(_Ended(self._began, now, observer.stop() if observer else dict, facts))
+        seen = observer.stop() if observer else dict
+        self._waiting.append(_Ended(self._began, now, self.clock.mark() if observer else now, seen, facts))
         self._tell()
         self._begin()
 
     def _tell(self) -> None:
         """Tell of the steps that have passed. On a GPU the last one may still run, and nothing waits for it here."""
-        while self._waiting and self.clock.passed(self._waiting[0].ended):
+        while self._waiting and self.clock.passed(self._waiting[0].last):
             step = self._waiting.pop(0)
             ms = self.clock.milliseconds(step.began, step.ended)
             self.journal.tell("step", **{**step.facts, "ms": ms, **step.seen()})
-            self.clock.give_back((step.began, step.ended))
+            self.clock.give_back((step.began, step.ended, step.last))
 
     def _begin(self) -> None:
         self.planned = next(self._schedule, None)
         if self.planned is None:
+            self.clock.settle()  # a fault of the last step shows here, and is raised
+            self._tell()
             self.close()
             return
         self.index = next(self._indices)
@@ -185,22 +191,26 @@ class Profile:
         if observer:
             observer.start()
         if self._capture and not self.planned.warmup:
-            self._capture = False
+            self._capture, self._captured = False, True
             torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
         self._began = self.clock.mark()
 
     def close(self) -> None:
         """Leave the model as it was found. The step that is running is dropped."""
         observer, self.planned = self._observer, None
-        if observer:
-            observer.stop()
         try:
+            if observer:
+                observer.stop()
             self.clock.settle()
             self._tell()
-        except RuntimeError:  # the device has failed: its last steps cannot be read, and the failure is told elsewhere
+            if self._captured:
+                self._captured = False
+                torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+        except (RuntimeError, OSError):  # after a failure that is told elsewhere: its last steps cannot be read
             self._waiting.clear()
-        if self._collecting:
-            gc.enable()
+        finally:
+            if self._collecting:
+                gc.enable()
 
     def tell_where(self, shapes: Callable[[int], dict[str, Any]] = lambda micro_batch: {}) -> None:
         """Tell the journal where the running step stands: call it when an exception ends the training.

@@ -160,3 +160,18 @@ def test_what_replays_inside_graphs_is_named_and_never_0() -> None:
     (row,) = with_kernels([], [traced(), traced(rows=[["decoder", "forward", 50.0, 20.0, 0.0, 5.0, 2]])])
     assert row.busy_ms.value == 40.0  # type: ignore[union-attr]
     assert row.total_ms.absent == "no spanned step entered it"  # type: ignore[union-attr]
+
+
+def test_ranks_are_averaged_stage_by_stage() -> None:
+    from vlmprof.records.ranks import merge_steps
+
+    def step(**changes: Any) -> dict[str, Any]:
+        base = {"event": "step", "index": 0, "ms": 100.0, "ranges": [], "kind": "traced"}
+        return {**base, **traced(**changes)}
+
+    other = [["decoder", "forward", 50.0, 20.0, 0.0, 15.0, 2], ["head", "forward", 4.0, 4.0, 0.0, 0.0, 0]]
+    (merged,) = merge_steps({0: [step()], 1: [step(busy_ms=60.0, rows=other)]})
+    assert merged["kernels"]["busy_ms"] == 50.0
+    found = {(row[0], row[1]): row[2:] for row in merged["kernels"]["rows"]}
+    assert found["decoder", "forward"] == [40.0, 15.0, 0.0, 10.0, 2.0]
+    assert found["head", "forward"][0] == 2.0

@@ -18,7 +18,9 @@ def launch_bound(run: Run) -> Figures | None:
     """The share is of plain steps, which no profiler slows; which stage's launches, traced steps know."""
     if run.device is None or not isinstance(plain := run.throughput.get("step_ms"), Figure):
         return None
-    share = 1 - value(run.device.busy_ms) / plain.value
+    waiting = run.stage("data", "step")
+    for_data = value(waiting.launch_bound_ms) / value(run.device.step_ms) if waiting is not None else 0.0
+    share = 1 - value(run.device.busy_ms) / plain.value - for_data
     idle = [row for row in run.stages if isinstance(row.launch_bound_ms, Figure) and row.name not in ("step", "data")]
     whole = sum(value(row.launch_bound_ms) for row in idle)
     if share < IDLE or not whole:

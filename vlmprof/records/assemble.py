@@ -52,7 +52,7 @@ def assemble(
     plain = [step for step in measured if step["kind"] == "plain"]
     spanned = [step for step in measured if step["kind"] == "spanned"]
     # A trace without a single kernel is one that the profiler could not take: no 0 is made of it.
-    traced = [step for step in measured if step["kind"] == "traced" and step["kernels"]["kernels"]]
+    traced = [step for step in measured if step["kind"] == "traced" and step.get("kernels", {}).get("kernels")]
     counting = [step for step in steps if step["kind"] == "counted"]
     counted = [step for step in counting if not step["warmup"]] or counting[-1:]
     missing, hook_points = model.get("missing", {}), model.get("hook_points", [])
@@ -282,7 +282,7 @@ def _overhead(measured: Sequence[Event], plain: Sequence[Event]) -> list[Overhea
             rows.append(
                 Overhead(
                     kind=kind,
-                    ratio=figure(ratios, "ratio", "wall-clock")
+                    ratio=figure(ratios, "ratio", measured[0].get("source", "wall-clock"))
                     if ratios
                     else Absent(absent="no plain step trained on the same batch"),
                 )

@@ -73,7 +73,34 @@ def _merge(steps: Sequence[Event]) -> Event:
         merged["loss"] = sum(step["loss_sum"] for step in steps) / tokens
     if all(step.get("memory") for step in steps):
         merged["memory"] = _merge_memory([step["memory"] for step in steps])
+    if all(step.get("kernels") for step in steps):
+        merged["kernels"] = _merge_kernels([step["kernels"] for step in steps])
     return merged
+
+
+def _merge_kernels(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Device time as means over ranks, stage by stage: as the spans beside it are."""
+    count = len(facts)
+    merged = {
+        name: sum(fact[name] for fact in facts) / count
+        for name, value in facts[0].items()
+        if isinstance(value, int | float)
+    }
+    rows: dict[tuple[str, str], list[float]] = {}
+    launches: dict[str, float] = {}
+    for fact in facts:
+        for stage, phase, *values in fact["rows"]:
+            before = rows.get((stage, phase), [0.0] * len(values))
+            rows[stage, phase] = [one + other / count for one, other in zip(before, values, strict=True)]
+        for stage, number in fact["graph_launches"].items():
+            launches[stage] = launches.get(stage, 0.0) + number / count
+    entered = sorted({stage for fact in facts for stage in fact["entered"]})
+    return {
+        **merged,
+        "rows": [[*key, *row] for key, row in rows.items()],
+        "graph_launches": launches,
+        "entered": entered,
+    }
 
 
 def _merge_memory(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

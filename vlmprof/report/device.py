@@ -27,9 +27,10 @@ def device_sums(run: Run, device: Device) -> dict[str, dict[str, float]]:
             # Busy, span and exposed hold what lies below already; idle and waits are of the stage itself.
             above = ancestors(row.name) if name in ("launch_bound_ms", "syncs") else ()
             for stage in (row.name, *above):
-                line = sums.setdefault(stage, {})
+                line = sums.setdefault(stage, dict.fromkeys(COLUMNS, 0.0))
                 line[name] = line.get(name, 0.0) + _value(row, name)
-    sums.setdefault("step", {}).update(launch_bound_ms=_of(device, "launch_bound_ms"), syncs=_of(device, "syncs"))
+    step = sums.setdefault("step", dict.fromkeys(COLUMNS, 0.0))
+    step.update({name: _of(device, name) for name in ("busy_ms", "exposed_ms", "launch_bound_ms", "syncs")})
     return sums
 
 

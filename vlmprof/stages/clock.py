@@ -65,9 +65,9 @@ class CudaClock:
 
     source = "cuda-event"
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._free: list[torch.cuda.Event] = []
-        self._device = torch.cuda.current_device()
+        self._device = device.index if device.index is not None else torch.cuda.current_device()
         self._streams: dict[int, torch.cuda.Stream] = {}
 
     def mark(self) -> torch.cuda.Event:
@@ -88,9 +88,8 @@ class CudaClock:
     def passed(mark: torch.cuda.Event) -> bool:
         return bool(mark.query())  # type: ignore[no-untyped-call]
 
-    @staticmethod
-    def settle() -> None:
-        torch.cuda.synchronize()
+    def settle(self) -> None:
+        torch.cuda.synchronize(self._device)
 
     def give_back(self, marks: Iterable[torch.cuda.Event]) -> None:
         self._free += {id(mark): mark for mark in marks}.values()  # neighbouring edges share one
@@ -104,4 +103,4 @@ class NoClock(WallClock):
 
 def clock_for(device: torch.device) -> Clock:
     """Device events on CUDA, the host's clock elsewhere."""
-    return CudaClock() if device.type == "cuda" else WallClock()
+    return CudaClock(device) if device.type == "cuda" else WallClock()

@@ -33,6 +33,7 @@ class DeviceCounting:
         optimizer: Any,
         places: list[Place],
         recorder: Recorder,
+        device: torch.device,
         snapshot: Path | None = None,
     ) -> None:
         self._models, self._optimizer, self._recorder = models, optimizer, recorder
@@ -42,7 +43,7 @@ class DeviceCounting:
         self._owners = parameter_stages(models, places)
         self._tags = MemoryTags()
         self._tags.micro_batch = lambda: recorder.micro_batch
-        self._device = torch.cuda.current_device()
+        self._device = device.index if device.index is not None else torch.cuda.current_device()
         self._known: dict[int, Block] = {}
         self._start: dict[int, list[Block]] = {}
         self._reserved = 0
@@ -85,7 +86,8 @@ class DeviceCounting:
             "peak_where": timeline.peak_where,
             "held_at_peak": by_stage(timeline.held_at_peak),
             "held_after": by_stage(_held(after)),
-            "stage_peaks": [[*where, size] for where, size in timeline.stage_peaks.items()],
+            # Without tags all of this would be charged to nobody.
+            "stage_peaks": [[*where, size] for where, size in timeline.stage_peaks.items()] if self._tags.known else [],
             "saved": [[*where, size] for where, size in saved_activations(history.saved).items()],
             "sent": None,
             "rss": psutil.Process().memory_info().rss,

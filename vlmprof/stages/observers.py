@@ -112,7 +112,7 @@ def make_observers(
         from vlmprof.stages.tracing import Tracing
 
         snapshot = keep.folder / f"memory-rank{keep.rank}.pickle" if keep.folder and keep.memory_snapshot else None
-        observers["counted"] = DeviceCounting(models, optimizer, places, recorder, snapshot)
+        observers["counted"] = DeviceCounting(models, optimizer, places, recorder, device, snapshot)
         observers["traced"] = Tracing(recorder, hooks, keep.folder, keep.rank)
     else:
         from vlmprof.stages.counting import Counting

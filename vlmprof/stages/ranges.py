@@ -97,6 +97,8 @@ class MemoryTags:
     def __init__(self) -> None:
         self.names: list[str] = []
         self._open: list[str] = []
+        self._tell: Callable[[str], None] | None = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+        """Since torch 2.10; without it nobody knows whose an allocation is."""
         self.micro_batch: Callable[[], int] = lambda: -1
 
     def register(self, range_: Range) -> None:
@@ -106,11 +108,18 @@ class MemoryTags:
     def push(self, name: str) -> None:
         tag = f"{name}{self.micro_batch()}"
         self._open.append(tag)
-        torch._C._cuda_setMemoryMetadata(tag)
+        if self._tell:
+            self._tell(tag)
 
     def pop(self) -> None:
         self._open.pop()
-        torch._C._cuda_setMemoryMetadata(self._open[-1] if self._open else "")
+        if self._tell:
+            self._tell(self._open[-1] if self._open else "")
+
+    @property
+    def known(self) -> bool:
+        """Whether this torch writes tags down."""
+        return self._tell is not None
 
     @classmethod
     def read(cls, tag: str) -> tuple[str, str, int] | None:

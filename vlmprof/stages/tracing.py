@@ -48,16 +48,17 @@ class Tracing:
         """The profiler off and the model as it was; also after an exception."""
         self._recorder.end_step()
         self._hooks.remove()
-        self._profiler.__exit__(None, None, None)  # waits for the device
-        return lambda: {"kernels": self._kernels()}
+        taken, self._profiler = self._profiler, None
+        if taken is not None:
+            taken.__exit__(None, None, None)  # waits for the device
+        return lambda: {"kernels": self._kernels(taken)}
 
-    def _kernels(self) -> dict[str, Any]:
+    def _kernels(self, taken: Any) -> dict[str, Any]:
         """The fields of `StepKernels`."""
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / "trace.json"
-            self._profiler.export_chrome_trace(str(path))
+            taken.export_chrome_trace(str(path))
             content = path.read_bytes()
-        self._profiler = None
         if self._kept:
             self._kept.write_bytes(gzip.compress(content, compresslevel=1))
         events = [event for event in json.loads(content)["traceEvents"] if event.get("ph") == "X"]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from vlmprof.lifeline import die_with_parent
 from vlmprof.workload.batches import MicroBatch
 
 __all__ = ["Loader"]
@@ -56,12 +57,18 @@ class Loader:
                 collate_fn=as_it_is,
                 num_workers=(PROCESSES if on_gpu else 0) if processes is None else processes,
                 pin_memory=on_gpu and pin,
+                worker_init_fn=as_ours,
             )
         )
 
     def next_step(self) -> Iterator[MicroBatch]:
         for batch in islice(self._batches, self._each):
             yield batch if self._device.type == "cpu" else batch.to(self._device)
+
+
+def as_ours(_: int) -> None:
+    """A process that reads ends when the one that trains does."""
+    die_with_parent()
 
 
 def as_it_is(batch: Any) -> Any:

@@ -86,7 +86,7 @@ def train(
     share = Share.of_this_rank(workload)
     read = functools.partial(read_micro_batch, workload, share, dtype, batches)
     in_order = functools.partial(read_in_order, read, planned_batches)
-    loader = Loader(len(schedule), share.micro_batches, in_order, device, pin=capture is None)
+    loader = Loader(len(schedule), share.micro_batches, in_order, device, pin=workload.knobs.cuda_graph == "none")
 
     def forward_step(data: Iterator[MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Any]:
         batch = next(data)

@@ -95,9 +95,10 @@ def _work(job: Job, journal: Journal, folder: Path | None) -> None:
         if device.type == "cuda" and "spanned" in kinds and not job.nvtx:  # one profiler at a time
             kinds = (*kinds, "traced")
         schedule = plan_kinds(job.steps, job.warmup, kinds)
+        graphed = workload.knobs.cuda_graph != "none"
         if job.memory_limit:
-            schedule = [replace(planned, kind="counted") for planned in schedule]
-        if workload.knobs.cuda_graph != "none":  # graphs are captured in plain steps, before anything looks on
+            schedule = [p if graphed and p.warmup else replace(p, kind="counted") for p in schedule]
+        if graphed:  # graphs are captured in plain steps, before anything looks on
             schedule.sort(key=lambda planned: not (planned.warmup and planned.kind == "plain"))
         journal.tell("schedule", steps=len(schedule))
         keep = Keep(folder, int(os.environ.get("RANK", "0")), job.nvtx, job.memory_snapshot)
@@ -150,9 +151,13 @@ def _precision(asked: str, device: Any) -> Any:
 def _environment(device: Any, dtype: Any, threads: int, megatron: dict[str, str], bridge: list[str]) -> dict[str, Any]:
     import torch
 
+    from vlmprof.workload.model import has_transformer_engine
+
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     packages: dict[str, Any] = {package: {"version": version} for package, version in package_versions().items()}
+    if device.type == "cuda" and not has_transformer_engine(device):
+        packages.pop("transformer-engine", None)  # installed, but it does not load: layers are Megatron's local ones
     packages["torch"] = {"version": torch.__version__, "path": str(Path(torch.__file__).parent)}
     packages["megatron-core"] = megatron
     short = platform_name(name) if device.type == "cuda" else "cpu"

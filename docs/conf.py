@@ -1,0 +1,9 @@
+"""How the pages become a site: `python -m sphinx -W --keep-going -b html docs build/docs`."""
+
+project = "vlmprof"
+extensions = ["myst_parser"]
+html_theme = "furo"
+html_title = "vlmprof"
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+suppress_warnings = ["myst.xref_missing"]  # links to files of the repository, which the pages share with GitHub

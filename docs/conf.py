@@ -7,3 +7,4 @@ html_title = "vlmprof"
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
 suppress_warnings = ["myst.xref_missing"]  # links to files of the repository, which the pages share with GitHub
+html_show_copyright = False

@@ -139,8 +139,9 @@ def _let_go(model: torch.nn.Module, optimizer: Any) -> None:
     """Free what was trained: autograd's nodes keep Megatron's DDP alive where the collector cannot see it, and the next
     run in this process would find the memory taken."""
     owners = parameter_stages([model], [])
-    for tensor, *_ in [*lasting_tensors([model], optimizer, owners)]:
-        tensor.untyped_storage().resize_(0)
+    with contextlib.suppress(RuntimeError):  # of a device that has failed, which is told already
+        for tensor, *_ in [*lasting_tensors([model], optimizer, owners)]:
+            tensor.untyped_storage().resize_(0)
 
 
 def _check_losses(

@@ -6,5 +6,6 @@ html_theme = "furo"
 html_title = "vlmprof"
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
-suppress_warnings = ["myst.xref_missing"]  # links to files of the repository, which the pages share with GitHub
 html_show_copyright = False
+html_copy_source = False
+highlight_language = "none"  # indented blocks are commands and what they print

@@ -8,4 +8,6 @@ myst_heading_anchors = 3
 myst_links_external_new_tab = False
 html_show_copyright = False
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["style.css"]
 highlight_language = "none"  # indented blocks are commands and what they print

@@ -1,4 +1,4 @@
-"""The pages name every command and flag, and their links lead somewhere."""
+"""Every command has its page, which says what each of its flags and exit codes means; links lead somewhere."""
 
 import re
 from pathlib import Path
@@ -9,34 +9,53 @@ import typer
 from vlmprof.commands.main import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bisect" / "README.md", *sorted(DOCS.glob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
+PAGE_NAMES = {"baseline": "baselines"}  # the others have the command's name
 
 
-def flags() -> list[tuple[str, str]]:
-    """(command, spellings) of every option that a person can type."""
-    found: list[tuple[str, str]] = []
+def commands() -> dict[str, list[list[str]]]:
+    """Command -> the spellings of each option that a person can type."""
+    found: dict[str, list[list[str]]] = {}
 
     def walk(command: object, name: str) -> None:
-        for inner, below in getattr(command, "commands", {}).items():
-            walk(below, f"{name} {inner}".strip())
-        for option in getattr(command, "params", []):
-            spellings = [text for text in option.opts if text.startswith("-")]
-            if spellings and not {"--help", "--version"} & set(spellings):
-                found.append((name, " ".join(spellings)))
+        inner = getattr(command, "commands", {})
+        for part, below in inner.items():
+            walk(below, f"{name} {part}".strip())
+        if not inner:
+            options = [[one for one in option.opts if one.startswith("-")] for option in getattr(command, "params", [])]
+            found[name] = [spellings for spellings in options if spellings and "--help" not in spellings]
 
     walk(typer.main.get_command(app), "")
     return found
 
 
-@pytest.mark.parametrize(("command", "flag"), flags())
-def test_every_flag_stands_on_a_page_that_names_its_command(command: str, flag: str) -> None:
-    texts = [page.read_text(encoding="utf-8") for page in PAGES]
-    naming = [text for text in texts if f"vlmprof {command}" in text and any(one in text for one in flag.split())]
-    assert naming, f"no page says what {command} {flag} does"
+def page_of(command: str) -> str:
+    first = command.split()[0]
+    return (DOCS / f"{PAGE_NAMES.get(first, first)}.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("command", commands())
+def test_a_command_has_a_page_with_every_flag_and_its_exit_codes(command: str) -> None:
+    page = page_of(command)
+    missing = [
+        spellings
+        for spellings in commands()[command]
+        if not any(re.search(rf"(?<![\w-]){re.escape(one)}(?![\w-])", page) for one in spellings)
+    ]
+    assert not missing
+    assert f"vlmprof {command}" in page
+    assert re.search("exit code", page, re.IGNORECASE)
+
+
+def test_the_readme_links_every_page_of_a_command() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    firsts = {command.split()[0] for command in commands()}
+    assert not {one for one in firsts if f"(docs/{PAGE_NAMES.get(one, one)}.md)" not in readme}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in LINK.findall(page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
+    targets = LINK.findall(page.read_text(encoding="utf-8"))
+    assert not [target for target in targets if not (page.parent / target).exists()]

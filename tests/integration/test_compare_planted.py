@@ -22,7 +22,7 @@ SLEEP = """
 import time as _time
 _dispatch = MoEAlltoAllTokenDispatcher.token_dispatch
 def _slower(self, *args, **kwargs):
-    _time.sleep(0.06)
+    _time.sleep(0.1)
     return _dispatch(self, *args, **kwargs)
 MoEAlltoAllTokenDispatcher.token_dispatch = _slower
 """

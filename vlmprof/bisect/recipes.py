@@ -3,7 +3,6 @@
 import difflib
 import os
 import shutil
-import tomllib
 import typing
 from importlib import resources
 from pathlib import Path
@@ -16,6 +15,7 @@ from vlmprof.bisect.worktree import parse_fixup
 from vlmprof.errors import UserError
 from vlmprof.records.bisect import Plan, Symptom
 from vlmprof.sizes import parse_size
+from vlmprof.toml_file import read_toml
 from vlmprof.workload.settings import data_overrides, load_workload, presets
 
 __all__ = ["Recipe", "load_recipe", "make_plan", "recipes"]
@@ -78,14 +78,7 @@ def _read(source: str) -> dict[str, Any]:
             f"there is no recipe '{source}': {_near(source, known)}the recipes are {', '.join(sorted(known))}"
         )
     path = Path(source) if is_file else known[source]
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"there is no recipe file '{source}'") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"recipe '{source}' cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"recipe '{source}' is not valid TOML: {error}") from None
+    return read_toml(path, f"there is no recipe file '{source}'", f"recipe '{source}'")
 
 
 def _complaint(key: str, error: Any) -> str:

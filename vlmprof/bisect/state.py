@@ -17,17 +17,43 @@ from vlmprof.errors import MachineError, UserError
 from vlmprof.records.bisect import BISECT_SCHEMA, Bisect, Observation
 from vlmprof.records.store import dump_json, write_whole
 
-__all__ = ["State", "state_folder"]
+__all__ = ["State", "locked_folder", "state_folder", "state_home"]
 
 PASSING = ("hardware", "host-oom")
 """Failure classes that another try may well not show: measured, but not kept for later bisects."""
 
 
-def state_folder(key: str) -> Path:
-    """The folder of the repository with this key."""
+def state_home() -> Path:
+    """Where vlmprof keeps what it remembers: `$XDG_STATE_HOME/vlmprof`."""
     base = os.environ.get("XDG_STATE_HOME", "")
     root = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
-    return root / "vlmprof" / key
+    return root / "vlmprof"
+
+
+def state_folder(key: str) -> Path:
+    """The folder of the repository with this key."""
+    return state_home() / key
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path, inner: Path, busy: str) -> Iterator[None]:
+    """Hold a state folder, made with `inner` in it; the kernel lets go of it when we die.
+
+    Raises:
+        UserError: another one has it: `busy` says so.
+        MachineError: it cannot be made.
+    """
+    try:
+        inner.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("a")
+    except OSError as error:
+        raise MachineError(f"the state folder '{folder}' cannot be written: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(busy) from None
+        yield
 
 
 class State:
@@ -41,25 +67,10 @@ class State:
         self._document = folder / "bisect.json"
         self._cache = folder / "cache"
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the folder for one bisect; the kernel lets go of it when we die.
-
-        Raises:
-            UserError: another one has it.
-            MachineError: it cannot be made.
-        """
-        try:
-            self._cache.mkdir(parents=True, exist_ok=True)
-            lock = (self.folder / "lock").open("a")
-        except OSError as error:
-            raise MachineError(f"the state folder '{self.folder}' cannot be written: {error.strerror}") from None
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError("a bisect of this repository is running: wait for it, or stop it first") from None
-            yield
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the folder for one bisect. Raises as `locked_folder`."""
+        busy = "a bisect of this repository is running: wait for it, or stop it first"
+        return locked_folder(self.folder, self._cache, busy)
 
     def read(self) -> Bisect | None:
         """The document of the last bisect; None where there is none.

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from vlmprof.errors import UserError
+from vlmprof.toml_file import read_toml
 
 __all__ = ["Thresholds", "load_thresholds"]
 
@@ -28,7 +29,7 @@ def load_thresholds(file: Path | None = None) -> Thresholds:
         UserError: the file cannot be read, names an unknown metric, or has a value that is no share.
     """
     shipped = tomllib.loads((resources.files("vlmprof.compare") / "thresholds.toml").read_text(encoding="utf-8"))
-    own = _read(file) if file else {}
+    own = read_toml(file, f"there is no thresholds file '{file}'", f"thresholds file '{file}'") if file else {}
     for table, values in own.items():
         if not isinstance(values, dict) or table not in shipped:
             raise UserError(f"thresholds file '{file}': there is no table '{table}', only {' and '.join(shipped)}")
@@ -41,14 +42,3 @@ def load_thresholds(file: Path | None = None) -> Thresholds:
                 raise UserError(f"thresholds file '{file}': {name} is {value!r}, but a share between 0 and 1 is needed")
             shipped[table][name] = float(value)
     return Thresholds(shipped["thresholds"], **shipped["test"])
-
-
-def _read(file: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"there is no thresholds file '{file}'") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"thresholds file '{file}' cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"thresholds file '{file}' is not valid TOML: {error}") from None

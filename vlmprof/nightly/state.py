@@ -11,16 +11,15 @@ One folder, one night at a time. The document is written whole after every workl
 """
 
 import contextlib
-import fcntl
 import hashlib
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from vlmprof.errors import MachineError, UserError
+from vlmprof.bisect.state import locked_folder, state_home
+from vlmprof.errors import UserError
 from vlmprof.records.figures import Record
 from vlmprof.records.night import Good, Matter
 from vlmprof.records.run import Run
@@ -54,9 +53,7 @@ def key_of(target: str, workload_name: str, workload_hash: str) -> str:
 
 def default_state() -> Path:
     """`$XDG_STATE_HOME/vlmprof/nightly`, where no state folder is named."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
-    return root / "vlmprof" / "nightly"
+    return state_home() / "nightly"
 
 
 class State:
@@ -70,25 +67,10 @@ class State:
         self._document = folder / "state.json"
         self._good = folder / "good"
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the folder for one night; the kernel lets go of it when we die.
-
-        Raises:
-            UserError: another night has it.
-            MachineError: it cannot be made.
-        """
-        try:
-            self._good.mkdir(parents=True, exist_ok=True)
-            lock = (self.folder / "lock").open("a")
-        except OSError as error:
-            raise MachineError(f"the state folder '{self.folder}' cannot be written: {error.strerror}") from None
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"a night with the state '{self.folder}' is running: wait for it, or stop it") from None
-            yield
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the folder for one night. Raises as `locked_folder`."""
+        busy = f"a night with the state '{self.folder}' is running: wait for it, or stop it"
+        return locked_folder(self.folder, self._good, busy)
 
     def read(self) -> Memory:
         """What is remembered; nothing before the first night.

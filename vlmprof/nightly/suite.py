@@ -2,7 +2,6 @@
 
 import difflib
 import hashlib
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vlmprof.errors import UserError
 from vlmprof.launch import RunOptions
 from vlmprof.sizes import parse_size
+from vlmprof.toml_file import read_toml
 from vlmprof.workload.check import check_ranks
 from vlmprof.workload.settings import data_overrides, load_workload
 from vlmprof.workload.spec import Workload
@@ -133,14 +133,7 @@ def _read(source: str) -> dict[str, Any]:
             f"there is no suite '{source}': {_near(source, known)}the suites are {', '.join(sorted(known))}"
         )
     path = Path(source) if is_file else known[source]
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"there is no suite file '{source}'") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"suite '{source}' cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"suite '{source}' is not valid TOML: {error}") from None
+    return read_toml(path, f"there is no suite file '{source}'", f"suite '{source}'")
 
 
 def _complaint(error: Any) -> str:

@@ -1,10 +1,10 @@
-"""Bytes as people write and read them."""
+"""Bytes and shares as people write and read them."""
 
 import re
 
 from vlmprof.errors import UserError
 
-__all__ = ["axis_unit", "parse_size", "show_bytes"]
+__all__ = ["axis_unit", "parse_share", "parse_size", "show_bytes"]
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
@@ -20,6 +20,19 @@ def parse_size(text: str) -> int:
     if size <= 0:
         raise UserError(f"'{text}' is not a size: write 512MiB, 2GiB or a number of bytes")
     return size
+
+
+def parse_share(text: str) -> float:
+    """The share that `3%` or `0.03` is.
+
+    Raises:
+        UserError: it is neither, or not between 0 and 1.
+    """
+    match = re.fullmatch(r"\s*(\d*\.?\d+)\s*(%?)\s*", text)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not 0 < share < 1:
+        raise UserError(f"'{text}' is not a share between 0 and 1: write 3% or 0.03")
+    return share
 
 
 def axis_unit(largest: float) -> tuple[int, str]:

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from tests.repositories import Repo, snapshot
+from vlmprof.bisect.recipes import Recipe
 from vlmprof.commands.main import main
 from vlmprof.errors import MachineError, UserError
 from vlmprof.nightly.budget import Budget, BudgetError
-from vlmprof.nightly.probe import ProbeJob
 from vlmprof.nightly.search import Search, keep
-from vlmprof.nightly.suite import SuiteWorkload
 from vlmprof.nightly.target import export, open_target, resolve, without_credentials
 from vlmprof.records.bisect import CommitRecord, Probe
-from vlmprof.workload.settings import load_workload
 
 SUITE = '[workloads.one]\nworkload = "tiny"\n\n[workloads.two]\nworkload = "tiny"\nset = ["data.seq_length=128"]\n'
 
@@ -211,11 +209,6 @@ def test_credentials_are_not_shown(tmp_path: Path) -> None:
 # The bisect of a night, with a probe that takes no time.
 
 
-class Quick(Search):
-    def command(self, job: ProbeJob) -> tuple[str, ...]:
-        return ("sh", "-c", f"echo {job.workload.name}; test ! -f bad")
-
-
 class Watcher:
     def __init__(self) -> None:
         self.tried_commits: list[str] = []
@@ -241,9 +234,8 @@ class Short(Budget):
         return self.left < 0
 
 
-def job(name: str = "tiny") -> ProbeJob:
-    workload = load_workload("tiny").model_copy(update={"name": name})
-    return ProbeJob(workload=workload, entry=SuiteWorkload(), kind="failure")
+def recipe(name: str = "tiny") -> Recipe:
+    return Recipe(command=("sh", "-c", f"echo {name}; test ! -f bad"), confirm=1)
 
 
 def history(folder: Path) -> tuple[Repo, str]:
@@ -254,9 +246,9 @@ def history(folder: Path) -> tuple[Repo, str]:
     return repo, culprit
 
 
-def search(repo: Repo, folder: Path, budget: Budget | None = None) -> tuple[Quick, Watcher]:
+def search(repo: Repo, folder: Path, budget: Budget | None = None) -> tuple[Search, Watcher]:
     watch = Watcher()
-    return Quick(open_target(str(repo.folder), folder), folder / "bisect", budget or Budget(None), watch), watch
+    return Search(open_target(str(repo.folder), folder), folder / "bisect", budget or Budget(None), watch), watch
 
 
 def test_a_bisect_without_time_goes_on_in_the_next_night_to_a_newer_commit(tmp_path: Path) -> None:
@@ -264,12 +256,12 @@ def test_a_bisect_without_time_goes_on_in_the_next_night_to_a_newer_commit(tmp_p
     first = repo.git("rev-list", "--max-parents=0", "main")
     short, watch = search(repo, tmp_path, Short(3))
     with pytest.raises(BudgetError):
-        short.between(first, repo.head, job(), 1, "", ())
+        short.between(first, repo.head, recipe(), "", ())
     tried = watch.tried_commits
     assert len(tried) == 3
     repo.line(3)
     again, watch = search(repo, tmp_path)
-    done = again.between(first, repo.head, job(), 1, "", ())
+    done = again.between(first, repo.head, recipe(), "", ())
     assert done.answer
     assert done.answer.commits[0].sha == culprit
     assert not set(tried) & {probe.commit.sha for probe in done.probes[3:] if probe.role in ("bad end", "good end")}
@@ -281,9 +273,9 @@ def test_another_question_drops_an_unfinished_bisect(tmp_path: Path) -> None:
     first = repo.git("rev-list", "--max-parents=0", "main")
     short, _ = search(repo, tmp_path, Short(2))
     with pytest.raises(BudgetError):
-        short.between(first, repo.head, job("other"), 1, "", ())
+        short.between(first, repo.head, recipe("other"), "", ())
     again, _ = search(repo, tmp_path)
-    done = again.between(first, repo.head, job(), 1, "", ())
+    done = again.between(first, repo.head, recipe(), "", ())
     assert "echo tiny" in " ".join(done.plan.command)
     assert done.answer
     assert done.answer.commits[0].sha == culprit
@@ -293,12 +285,12 @@ def test_a_culprit_of_another_workload_is_tried_first(tmp_path: Path) -> None:
     repo, culprit = history(tmp_path / "target")
     first = repo.git("rev-list", "--max-parents=0", "main")
     hinted, watch = search(repo, tmp_path)
-    done = hinted.between(first, repo.head, job(), 1, "", [repo.git("rev-parse", f"{culprit}~2"), culprit])
+    done = hinted.between(first, repo.head, recipe(), "", [repo.git("rev-parse", f"{culprit}~2"), culprit])
     assert done.answer
     assert (done.answer.kind, done.answer.commits[0].sha) == ("found", culprit)
     assert len(watch.tried_commits) <= 2 + 4  # the wrong hint's ends, then the right one's, twice each
     outside, watch = search(repo, tmp_path / "b")
-    done = outside.between(repo.git("rev-parse", f"{culprit}~1"), repo.head, job(), 1, "", [first])
+    done = outside.between(repo.git("rev-parse", f"{culprit}~1"), repo.head, recipe(), "", [first])
     assert done.answer
     assert done.answer.commits[0].sha == culprit
 
@@ -307,18 +299,18 @@ def test_an_answer_of_tonight_is_taken_and_an_older_one_is_not(tmp_path: Path) -
     repo, _ = history(tmp_path / "target")
     ends = repo.git("rev-list", "--max-parents=0", "main"), repo.head
     quick, watch = search(repo, tmp_path)
-    done = quick.between(*ends, job(), 1, "", ())
+    done = quick.between(*ends, recipe(), "", ())
     count = len(watch.tried_commits)
-    assert quick.between(*ends, job(), 1, done.created, ()) == done
+    assert quick.between(*ends, recipe(), done.created, ()) == done
     assert len(watch.tried_commits) == count
-    quick.between(*ends, job(), 1, "9999-12-31", ())
+    quick.between(*ends, recipe(), "9999-12-31", ())
     assert len(watch.tried_commits) > count  # the confirmation, anew
 
 
 def test_what_is_kept_of_a_bisect_needs_nothing_but_its_folder(tmp_path: Path) -> None:
     repo, culprit = history(tmp_path / "target")
     quick, _ = search(repo, tmp_path)
-    done = quick.between(repo.git("rev-list", "--max-parents=0", "main"), repo.head, job(), 1, "", ())
+    done = quick.between(repo.git("rev-list", "--max-parents=0", "main"), repo.head, recipe(), "", ())
     kept = keep(done, quick.state, tmp_path / "night" / "bisect")
     logs = {probe.observation.log for probe in kept.probes}
     assert "" not in logs

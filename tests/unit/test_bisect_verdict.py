@@ -8,9 +8,9 @@ import pytest
 
 from vlmprof.bisect.recipes import load_recipe, recipes
 from vlmprof.bisect.symptoms import Sighting, last_words, sight
-from vlmprof.bisect.verdict import judge
+from vlmprof.bisect.verdict import judge, judge_metric
 from vlmprof.errors import UserError
-from vlmprof.records.bisect import Observation, Symptom
+from vlmprof.records.bisect import FailureSymptom, Held, Observation
 
 
 def seen(failure_class: str = "", signature: str = "", code: int | None = 1, blocked: str = "") -> Observation:
@@ -27,7 +27,7 @@ SETUP = seen("setup", "ModuleNotFoundError: No module named 'x' @ a.py:<module>"
 HANG = seen("hang", "time limit", code=None)
 PLAIN, PLAIN_7, KILLED = seen(), seen(code=7), seen("killed", "killed SIGKILL", 137)
 
-VERDICTS: list[tuple[Symptom, Observation | None, Observation, str]] = [
+VERDICTS: list[tuple[FailureSymptom, Observation | None, Observation, str]] = [
     ("same", None, CRASH, "bad"),
     ("same", None, SETUP, "bad"),
     ("same", None, FINE, "good"),
@@ -61,10 +61,28 @@ VERDICTS: list[tuple[Symptom, Observation | None, Observation, str]] = [
 
 
 @pytest.mark.parametrize(("symptom", "reference", "observed", "verdict"), VERDICTS)
-def test_verdicts(symptom: Symptom, reference: Observation | None, observed: Observation, verdict: str) -> None:
+def test_verdicts(symptom: FailureSymptom, reference: Observation | None, observed: Observation, verdict: str) -> None:
     judgement = judge(observed, symptom, reference)
     assert judgement.verdict == verdict
     assert judgement.reason
+
+
+HELD = [
+    (FINE, Held(verdict="worse", change=0.1, text="peak +10 %"), "bad", "peak"),
+    (FINE, Held(verdict="same"), "good", ""),
+    (FINE, Held(verdict="better", change=-0.1), "good", ""),
+    (FINE, Held(verdict="undecided", text="too few runs"), "skip", "too few runs"),
+    (FINE, None, "skip", "no record"),
+    (OOM, Held(verdict="worse", change=0.1), "skip", "it fails"),
+    (seen(blocked="no submodule"), None, "skip", "no submodule"),
+]
+
+
+@pytest.mark.parametrize(("observed", "held", "verdict", "reason"), HELD)
+def test_verdicts_on_a_metric(observed: Observation, held: Held | None, verdict: str, reason: str) -> None:
+    judgement = judge_metric(observed, "memory_peak", held)
+    assert judgement.verdict == verdict
+    assert reason in judgement.reason
 
 
 def test_a_changed_message_is_a_warning() -> None:
@@ -108,10 +126,11 @@ def test_the_failures_room_is_asked_first(tmp_path: Path) -> None:
 
 def test_the_shipped_recipes_are_whole() -> None:
     shipped = recipes()
-    assert {"oom", "nan", "hang", "crash"} <= set(shipped)
-    for name in ("oom", "nan", "hang", "crash"):
+    named = {name: name for name in ("oom", "nan", "hang", "crash")} | {"slower": "step_ms", "larger": "memory_peak"}
+    assert set(shipped) == set(named)
+    for name, symptom in named.items():
         recipe = load_recipe(name, {})
-        assert recipe.symptom == name
+        assert recipe.symptom == symptom
         assert recipe.description
 
 
@@ -125,7 +144,9 @@ def test_flags_count_instead_of_the_recipe_and_the_working_folder_comes_first() 
 
 WRONG_RECIPES = [
     ("symptom = 'oom'\ntimeuot = 3\n", "there is no key 'timeuot': did you mean 'timeout'"),
-    ("symptom = 'omm'\n", "there is no symptom 'omm': it is one of same, oom"),
+    ("symptom = 'omm'\n", "there is no symptom 'omm': did you mean 'oom'? it is a failure (same, oom"),
+    ("symptom = 'step_time'\n", "there is no symptom 'step_time': did you mean 'step_ms'?"),
+    ("symptom = 3\n", "symptom is 3"),
     ("timeout = 'long'\n", "timeout is 'long'"),
     ("command = 'make'\n", "command is 'make'"),
     ("[[[", "is not valid TOML"),

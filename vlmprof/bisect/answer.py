@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from vlmprof.bisect.metrics import metric_names
 from vlmprof.bisect.search import EndsNotConfirmed, FoundSet, Inconclusive
 from vlmprof.records.bisect import Answer, CommitRecord, Plan, Probe
 
@@ -19,7 +20,8 @@ def culprit_text(commit: CommitRecord, plan: Plan, probe: Probe) -> str:
     """What the culprit did, in one sentence."""
     if plan.find_fix:
         return f"{name(commit.sha)} '{commit.subject}' is the first commit without the symptom"
-    return f"{name(commit.sha)} '{commit.subject}' is the first bad commit: {probe.reason}"
+    place = f"; {probe.held.place}" if probe.held and probe.held.place else ""
+    return f"{name(commit.sha)} '{commit.subject}' is the first bad commit: {probe.reason}{place}"
 
 
 def scope_texts(commits: Sequence[CommitRecord], untested: Sequence[str]) -> str:
@@ -40,6 +42,8 @@ def without_culprit(result: FoundSet | Inconclusive | EndsNotConfirmed, plan: Pl
     commit = describe(result.commit)
     shows = (result.end == "bad end") != plan.find_fix
     what = f"does not show the symptom {plan.symptom}" if shows else "is not free of the symptom"
+    if plan.symptom in metric_names():
+        what = f"is {'not ' if shows else ''}worse in {plan.symptom} than the other end"
     if plan.symptom == "same" and shows:
         what = "does not fail"
     if result.mark.verdict == "skip":
@@ -51,5 +55,6 @@ def without_culprit(result: FoundSet | Inconclusive | EndsNotConfirmed, plan: Pl
 def evidence_of(sides: Mapping[str, Probe | None]) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
     """The telling lines and the logs of each side, where it was tried."""
     seen = {side: probe.observation for side, probe in sides.items() if probe is not None}
-    lines = {side: observation.evidence for side, observation in seen.items() if observation.evidence}
+    held = {side: (probe.held.text,) for side, probe in sides.items() if probe is not None and probe.held is not None}
+    lines = {side: observation.evidence for side, observation in seen.items() if observation.evidence} | held
     return lines, {side: observation.log for side, observation in seen.items() if observation.log}

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vlmprof.bisect.history import Repository
+from vlmprof.bisect.metrics import Yardstick, metric_names
 from vlmprof.bisect.probe import Prober, cache_key
 from vlmprof.bisect.state import State
-from vlmprof.bisect.verdict import judge
+from vlmprof.bisect.verdict import judge, judge_metric
 from vlmprof.bisect.worktree import BlockedError, Fixup, Worktree
 from vlmprof.records.bisect import Bisect, CommitRecord, Observation, Probe
 
@@ -58,9 +59,19 @@ class Attempts:
         self._document = document
         self._state = state
         self._fixups = fixups
-        self._prober = Prober(self.plan, self.worktree, fixups, state.logs)
+        self.yardstick = Yardstick(self.plan) if self.plan.symptom in metric_names() else None
+        """Where a metric is hunted."""
+        self._good_tree = Worktree(state.good_tree, repository)
+        self._prober = Prober(
+            self.plan, self.worktree, fixups, state.logs, self._good_tree if self.plan.rounds else None
+        )
         self._watch = watch
         self._reference: Observation | None = None
+
+    def remove_trees(self) -> None:
+        """Take away what was checked out; records and logs stay."""
+        self.worktree.remove()
+        self._good_tree.remove()
 
     def document(self) -> Bisect:
         """Everything so far."""
@@ -91,14 +102,20 @@ class Attempts:
         return probe
 
     def _learn(self, probe: Probe) -> None:
-        """The end with the symptom says what is hunted."""
+        """The ends say what is hunted."""
+        if self.yardstick is not None:
+            self.yardstick.learn(probe)
         end = "good end" if self.plan.find_fix else "bad end"
         if self._reference is None and probe.role == end and probe.verdict == "bad":
             self._reference = probe.observation
 
     def _judged(self, target: Target, commit: CommitRecord) -> Probe:
         seen, cached = self._observed(target)
-        judgement = judge(seen, self.plan.symptom, self._reference)
+        held = self.yardstick.hold(seen) if self.yardstick else None
+        if self.yardstick is None:
+            judgement = judge(seen, self.plan.symptom, self._reference)
+        else:
+            judgement = judge_metric(seen, self.plan.symptom, held)
         return Probe(
             commit=commit,
             role=target.role,
@@ -106,12 +123,14 @@ class Attempts:
             reason=judgement.reason,
             warning=judgement.warning,
             observation=seen,
+            held=held,
             cached=cached,
         )
 
     def _observed(self, target: Target) -> tuple[Observation, bool]:
+        threshold = self.yardstick.threshold if self.yardstick else None
         tree = self._tree_without_checkout(target)
-        if tree and (known := self._state.recall(cache_key(self.plan, tree))):
+        if tree and (known := self._state.recall(cache_key(self.plan, tree, threshold))):
             return known, True
         try:
             tree = self._prober.prepare(target.commit, target.revert)
@@ -119,12 +138,12 @@ class Attempts:
                 tree = self.worktree.pin_submodule(target.path, target.pin)
         except BlockedError as error:
             return Observation(blocked=str(error)), False
-        key = cache_key(self.plan, tree)
+        key = cache_key(self.plan, tree, threshold)
         known = None if target.fresh else self._state.recall(key)
         if known is not None:
             return known, True
         label = key[:16] + (f"-{len(self.probes)}" if target.fresh else "")
-        seen = self._prober.measure(label)
+        seen = self._prober.measure(label, threshold, by_stage=target.fresh)
         if not target.fresh:
             self._state.remember(key, seen)
         return seen, False

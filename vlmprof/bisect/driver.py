@@ -2,13 +2,14 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from vlmprof.bisect.answer import culprit_text, evidence_of, name, without_culprit
 from vlmprof.bisect.attempts import Attempts, Target, Watcher
 from vlmprof.bisect.confirm import confirm, disagreement, look_inside
 from vlmprof.bisect.git import printable
 from vlmprof.bisect.history import Ends, Repository, open_repository
-from vlmprof.bisect.search import Evaluate, Found, FoundSet, Result, Search
+from vlmprof.bisect.search import EndsNotConfirmed, Evaluate, Found, FoundSet, Mark, Result, Search
 from vlmprof.bisect.state import State
 from vlmprof.bisect.worktree import parse_fixup
 from vlmprof.errors import UserError
@@ -55,7 +56,7 @@ def _drive(document: Bisect, state: State, watch: Watcher) -> Bisect:
         answer = _Bisection(attempts, state).answer()
         done = attempts.document().model_copy(update={"answer": answer})
         state.write(done)
-        attempts.worktree.remove()
+        attempts.remove_trees()
     return done
 
 
@@ -69,13 +70,24 @@ class _Bisection:
 
     def answer(self) -> Answer:
         ends = Ends(self.plan.old, self.plan.new, self.plan.bases)
-        result, notes = self._past_reverts(self._search(ends), ends)
+        result, notes = self._past_reverts(self._without_yardstick() or self._search(ends), ends)
         if isinstance(result, Found):
             return self._found(result.commit, ends, notes)
         answer = without_culprit(result, self.plan, self.repository.commit)
         last = self._known.get(answer.commits[-1].sha) if answer.commits else None
         evidence, logs = evidence_of({"bad" if isinstance(result, FoundSet) else "seen": last})
         return answer.model_copy(update={"evidence": evidence, "logs": logs, "notes": tuple(notes)})
+
+    def _without_yardstick(self) -> EndsNotConfirmed | None:
+        """Where a metric is hunted the end without it comes first, as all others are held against it; the answer where
+        it cannot be measured."""
+        yardstick = self.attempts.yardstick
+        if yardstick is None or not yardstick.needs_good_end:
+            return None
+        role: Literal["bad end", "good end"] = "bad end" if self.plan.find_fix else "good end"
+        commit = self.plan.new if self.plan.find_fix else self.plan.old
+        probe = self._known[commit] = self.attempts.attempt(Target(commit, role))
+        return None if probe.verdict == "good" else EndsNotConfirmed(role, commit, Mark(probe.verdict, probe.reason))
 
     def _search(self, ends: Ends) -> Result:
         """Search between `ends`; what is known already is not tried again, but entered in the books."""
@@ -119,7 +131,7 @@ class _Bisection:
         merge = self.repository.brought_in_by(culprit, ends.new)
         answer = Answer(
             kind="found",
-            text=culprit_text(commit, self.plan, probe),
+            text=culprit_text(commit, self.plan, self._telling(probe)),
             commits=(commit,),
             files=tuple(printable(change.path) for change in changes),
             landed_before=tuple(map(self.repository.commit, self.repository.earlier_landings(culprit))),
@@ -136,6 +148,11 @@ class _Bisection:
         if changes and all(change.is_harmless for change in changes):
             notes.append("suspicious: it touches only documentation or tests")
         return answer.model_copy(update={"inside": inside, "notes": (*notes, *self._proof_notes())})
+
+    def _telling(self, found: Probe) -> Probe:
+        """The probe of the culprit that says most: one that says where."""
+        tries = [probe for probe in self.attempts.probes if probe.commit.sha == found.commit.sha]
+        return next((p for p in tries if p.verdict == found.verdict and p.held and p.held.place), found)
 
     def _sides(self, culprit: str) -> tuple[Probe | None, Probe | None]:
         """Probes with the symptom and without it, the culprit's and its parent's where they were tried."""

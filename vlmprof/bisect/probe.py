@@ -4,46 +4,38 @@ import hashlib
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from vlmprof.bisect import guardian
-from vlmprof.bisect.git import INHERITED
+from vlmprof.bisect.execute import Ending, clean_environment, execute, set_up
 from vlmprof.bisect.proved import check_origins, import_roots, read_origins, witness_variables
 from vlmprof.bisect.symptoms import sight
+from vlmprof.bisect.turns import Turns
 from vlmprof.bisect.worktree import BlockedError, Fixup, Worktree
-from vlmprof.errors import Exit, MachineError
-from vlmprof.launch.children import child
+from vlmprof.errors import Exit, UserError
 from vlmprof.records.bisect import Observation, Plan
 from vlmprof.records.environment import package_versions, relevant_variables
+from vlmprof.records.run import Outcome
 from vlmprof.records.store import read_run
 
 __all__ = ["Prober", "cache_key"]
 
-POLL_SECONDS = 0.02
 REFUSED = (Exit.INPUT, Exit.ENVIRONMENT)
 """Codes of `vlmprof run` that say nothing of the commit's training."""
 CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
 """Signals that a program's own fault brings; the others come from outside."""
 
 
-@dataclass(frozen=True)
-class Ending:
-    code: int | None
-    """None: ended at its time limit."""
-    seconds: float
-
-
 class Prober:
     """Runs the probe of a plan in a worktree; logs and what commands leave lie in `folder`."""
 
-    def __init__(self, plan: Plan, worktree: Worktree, fixups: Sequence[Fixup], folder: Path) -> None:
+    def __init__(
+        self, plan: Plan, worktree: Worktree, fixups: Sequence[Fixup], folder: Path, good_tree: Worktree | None = None
+    ) -> None:
         self.plan = plan
         self.worktree = worktree
+        self._turns = Turns(plan, good_tree, fixups) if good_tree is not None else None
         self.fixups = fixups
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,22 +49,25 @@ class Prober:
         """
         return self.worktree.checkout(commit, self.fixups, revert)
 
-    def measure(self, label: str) -> Observation:
-        """Run the probe on what is checked out. `label` names its files.
+    def measure(self, label: str, threshold: float | None = None, by_stage: bool = False) -> Observation:
+        """Run the probe on what is checked out. `label` names its files; `threshold` and `by_stage` (which takes
+        longer) are for a metric in turns.
 
         Raises:
             MachineError: it imported what was to be proved from elsewhere.
-                KeyboardInterrupt: Ctrl-C; its processes are gone.
+            KeyboardInterrupt: Ctrl-C; its processes are gone.
         """
         log, out = self.folder / f"{label}.log", self.folder / f"{label}.out"
         proof = self.folder / f"{label}.imports"
         for left in (log, proof):
             left.unlink(missing_ok=True)
+        if self._turns is not None:
+            return self._turns.measure(self.worktree, log, out, threshold, by_stage)
         shutil.rmtree(out, ignore_errors=True)
-        environment = self._environment() | {"VLMPROF_OUT": str(out)}
+        environment = clean_environment() | {"VLMPROF_OUT": str(out)}
         environment |= witness_variables(self.plan.prove, proof, os.environ.get("PYTHONPATH", ""), self._roots())
         try:
-            self._set_up(log)
+            set_up(self.plan, self.worktree, log)
             ending = self._run_command(log, out, environment)
         except BlockedError as error:
             return Observation(blocked=str(error), log=str(log))
@@ -90,64 +85,15 @@ class Prober:
         if not self.plan.command:
             # the yardstick is the installed vlmprof: it starts elsewhere, and hands the worktree to its worker alone
             arguments = [*self.plan.run_arguments, "--megatron", worktree, "--out", str(out)]
-            return _execute([sys.executable, "-m", "vlmprof", "run", *arguments], log, environment, None, self.folder)
+            return execute([sys.executable, "-m", "vlmprof", "run", *arguments], log, environment, None, self.folder)
         out.mkdir()
         command = [part.replace("{worktree}", worktree) for part in self.plan.command]
         if "/" in command[0] and not (self.worktree.folder / command[0]).exists():
             raise BlockedError(f"'{self.plan.command[0]}' is not there at this commit")
-        return _execute(command, log, environment, self.plan.timeout, self.worktree.folder)
+        return execute(command, log, environment, self.plan.timeout, self.worktree.folder)
 
     def _roots(self) -> list[str]:
         return import_roots(self.worktree.folder) if self.plan.command else []
-
-    def _environment(self) -> dict[str, str]:
-        environment = {name: value for name, value in os.environ.items() if name not in INHERITED}
-        # a .pyc is matched by the second and the size of its source: two checkouts can agree in both
-        return environment | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
-
-    def _set_up(self, log: Path) -> None:
-        """Run --setup, unless what it depends on is as it was the last time.
-
-        Raises:
-            BlockedError: it failed.
-        """
-        if not self.plan.setup:
-            return
-        git, mark = self.worktree.git, self.worktree.folder / ".git" / "vlmprof-setup"
-        depends = [f":(glob){pattern}" for pattern in self.plan.setup_depends]
-        listed = git.run("ls-files", "--stage", "--", *depends) if depends else ""
-        key = hashlib.sha256(f"{self.plan.setup}\0{listed}".encode("utf-8", "surrogateescape")).hexdigest()
-        if depends and mark.exists() and mark.read_text() == key:
-            return
-        mark.unlink(missing_ok=True)
-        exclude = self.worktree.folder / ".git" / "info" / "exclude"
-        exclude.parent.mkdir(exist_ok=True)
-        exclude.write_text("")
-        command = ["sh", "-c", self.plan.setup]
-        ending = _execute(command, log, self._environment(), self.plan.timeout, self.worktree.folder)
-        if ending.code != 0:
-            how = "did not end in time" if ending.code is None else f"failed with code {ending.code}"
-            raise BlockedError(f"the set-up {how}")
-        made = git.run("ls-files", "--others", "--exclude-standard", "--directory", "-z").split("\0")
-        exclude.write_text("".join(f"/{path}\n" for path in made if path))  # what it built outlives the next checkout
-        mark.write_text(key)
-
-
-def _execute(command: list[str], log: Path, environment: dict[str, str], timeout: float | None, folder: Path) -> Ending:
-    """Run to the end or the time limit; nothing of it is left."""
-    began = time.monotonic()
-    watched = [sys.executable, "-I", guardian.__file__, str(os.getpid()), *command]
-    try:
-        with child(watched, log, environment, folder) as process:
-            while True:
-                try:
-                    code = process.wait(POLL_SECONDS)
-                    return Ending(code, time.monotonic() - began)
-                except subprocess.TimeoutExpired:
-                    if timeout is not None and time.monotonic() - began > timeout:
-                        return Ending(None, time.monotonic() - began)
-    except OSError as error:
-        raise MachineError(f"the probe cannot be run: {error}") from None
 
 
 def _observe(ending: Ending, log: Path, record: Path) -> Observation:
@@ -161,10 +107,11 @@ def _observe(ending: Ending, log: Path, record: Path) -> Observation:
             update={"failure_class": "hang", "signature": "time limit", "message": message, "evidence": evidence}
         )
     if record.exists():
-        outcome = read_run(record).outcome
-        if outcome.status == "interrupted":
+        common = common.model_copy(update={"record": str(record)})
+        outcome = _outcome(record)
+        if outcome is not None and outcome.status == "interrupted":
             raise KeyboardInterrupt
-        if outcome.failure_class is not None:
+        if outcome is not None and outcome.failure_class is not None:
             message = outcome.message or ""
             told = any(message in line for line in outcome.evidence)
             place = " ".join(filter(None, (outcome.stage, outcome.phase)))
@@ -182,6 +129,14 @@ def _observe(ending: Ending, log: Path, record: Path) -> Observation:
     return common.model_copy(update={field: getattr(seen, field) for field in seen.__dataclass_fields__})
 
 
+def _outcome(record: Path) -> Outcome | None:
+    """What the record says of how it ended; nothing where it is damaged, as a command that fails may leave it."""
+    try:
+        return read_run(record).outcome
+    except UserError:
+        return None
+
+
 def _by_signal(number: int) -> dict[str, str]:
     try:
         name = signal.Signals(number).name
@@ -191,8 +146,10 @@ def _by_signal(number: int) -> dict[str, str]:
     return {"failure_class": kind, "signature": f"{kind} {name}", "message": f"ended by {name}"}
 
 
-def cache_key(plan: Plan, tree: str) -> str:
-    """What a measurement depends on: the tree (submodules' commits are in it), the probe, this machine's packages."""
+def cache_key(plan: Plan, tree: str, threshold: float | None = None) -> str:
+    """What a measurement depends on: the tree (submodules' commits are in it), the probe, this machine's packages; in
+    turns the other side and the threshold, which says when they end."""
+    turns = (plan.old, plan.new, str(plan.find_fix), *plan.fixups, plan.symptom, str(plan.rounds), str(threshold))
     parts = (
         tree,
         *plan.command,
@@ -203,5 +160,6 @@ def cache_key(plan: Plan, tree: str) -> str:
         str(sorted(relevant_variables().items())),
         os.environ.get("PYTHONPATH", ""),
         sys.version,
+        *(turns if plan.rounds else ()),
     )
     return hashlib.sha256("\0\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()

@@ -8,17 +8,23 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from vlmprof.bisect.history import Ends, Repository
+from vlmprof.bisect.metrics import TIMES, default_rounds, metric_names
 from vlmprof.bisect.worktree import parse_fixup
 from vlmprof.errors import UserError
-from vlmprof.records.bisect import Plan, Symptom
-from vlmprof.sizes import parse_size
+from vlmprof.records.bisect import FailureSymptom, Plan
+from vlmprof.sizes import parse_share, parse_size
 from vlmprof.toml_file import read_toml
+from vlmprof.workload.check import check_ranks
 from vlmprof.workload.settings import data_overrides, load_workload, presets
 
 __all__ = ["Recipe", "load_recipe", "make_plan", "recipes"]
+
+FAILURES = typing.get_args(FailureSymptom)
+STEPS, STEPS_IN_TURNS = 3, 10
+LEAST_ROUNDS = 3
 
 
 class Recipe(BaseModel):
@@ -27,12 +33,15 @@ class Recipe(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     description: str = ""
-    symptom: Symptom = "same"
+    symptom: str = "same"
+    threshold: str | float | None = None
+    rounds: int | None = None
     command: tuple[str, ...] = ()
     workload: str = "tiny"
     set: tuple[str, ...] = ()
     data: str = ""
-    steps: int = 3
+    steps: int | None = None
+    nproc: int = 1
     memory_limit: str = ""
     setup: str = ""
     setup_depends: tuple[str, ...] = ()
@@ -40,6 +49,13 @@ class Recipe(BaseModel):
     timeout: float | None = None
     prove: str = ""
     confirm: int = 2
+
+    @field_validator("symptom")
+    @classmethod
+    def _known(cls, symptom: str) -> str:
+        if symptom not in (*FAILURES, *metric_names()):
+            raise ValueError("unknown")
+        return symptom
 
 
 def recipes() -> dict[str, Path]:
@@ -85,8 +101,12 @@ def _complaint(key: str, error: Any) -> str:
     if error["type"] == "extra_forbidden":
         near = _near(key, Recipe.model_fields)
         return f"there is no key '{key}': {near}the keys are {', '.join(Recipe.model_fields)}"
-    if key == "symptom":
-        return f"there is no symptom '{error['input']}': it is one of {', '.join(typing.get_args(Symptom))}"
+    if key == "symptom" and isinstance(error["input"], str):
+        near = _near(error["input"], (*FAILURES, *metric_names()))
+        return (
+            f"there is no symptom '{error['input']}': {near}it is a failure ({', '.join(FAILURES)}) or a metric "
+            f"({', '.join(metric_names())})"
+        )
     return f"{key} is {error['input']!r}, but {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
@@ -109,6 +129,7 @@ def make_plan(
     Raises:
         UserError: the range, the command, the workload or a fix-up is wrong, or the clone is shallow.
     """
+    rounds = _rounds(recipe)
     repository.refuse_shallow()
     ends = repository.ends(text, find_fix)
     if recipe.confirm < 0 or (recipe.timeout is not None and recipe.timeout <= 0):
@@ -124,10 +145,12 @@ def make_plan(
         new=ends.new,
         bases=ends.bases,
         symptom=recipe.symptom,
+        threshold=parse_share(str(recipe.threshold)) if recipe.threshold is not None else None,
+        rounds=rounds,
         find_fix=find_fix,
         first_parent=first_parent,
         command=command,
-        run_arguments=() if command else _run_arguments(recipe),
+        run_arguments=() if command else _run_arguments(recipe, rounds),
         setup=recipe.setup,
         setup_depends=recipe.setup_depends,
         fixups=tuple(fixup.sha + (f"@{text.rpartition('@')[2]}" if fixup.commits else "") for fixup, text in fixups),
@@ -151,11 +174,42 @@ def _anchored(command: tuple[str, ...], repository: Repository, ends: Ends) -> t
     return tuple(str(Path(part).resolve()) if own(part) else part for part in command)
 
 
-def _run_arguments(recipe: Recipe) -> tuple[str, ...]:
-    """Those of `vlmprof run`; files by their whole path, as it starts in another folder."""
-    load_workload(recipe.workload, recipe.set, data_overrides(recipe.data or None))
+def _rounds(recipe: Recipe) -> int:
+    """Runs a side of a metric that is told in turns; 0 for what one run tells.
+
+    Raises:
+        UserError: a flag does not go with the symptom.
+    """
+    if recipe.symptom in FAILURES:
+        if recipe.threshold is not None or recipe.rounds is not None:
+            raise UserError("--threshold and --rounds are for a metric: name one with --symptom, such as step_ms")
+        return 0
+    rounds = default_rounds(recipe.symptom) if recipe.rounds is None else recipe.rounds
+    if rounds != 0 and rounds < LEAST_ROUNDS:
+        raise UserError(f"--rounds takes at least {LEAST_ROUNDS} runs of each side")
+    if rounds == 0 and recipe.symptom in TIMES:
+        raise UserError(f"{recipe.symptom} varies from run to run: --rounds takes at least {LEAST_ROUNDS}")
+    if rounds and recipe.command:
+        raise UserError(
+            f"{recipe.symptom} is told by running both commits in turns, which takes a workload of vlmprof's, not a "
+            "command (of exact metrics a command may leave the record: memory_peak, flops, losses, ...)"
+        )
+    if rounds and recipe.memory_limit:
+        raise UserError("--memory-limit makes every step a counted one: it does not go with runs in turns")
+    return rounds
+
+
+def _run_arguments(recipe: Recipe, rounds: int) -> tuple[str, ...]:
+    """Those of `vlmprof run`, or in turns of `vlmprof compare --ab`; files by their whole path, as it starts in another
+    folder."""
+    check_ranks(load_workload(recipe.workload, recipe.set, data_overrides(recipe.data or None)), recipe.nproc)
     source = presets().get(recipe.workload, Path(recipe.workload)).resolve()
-    arguments = ["--workload", str(source), "--steps", str(recipe.steps), "--warmup", "1"]
+    arguments = ["--workload", str(source), "--steps", str(recipe.steps or (STEPS_IN_TURNS if rounds else STEPS))]
+    if not rounds:
+        arguments += ["--warmup", "1"]
+        arguments += ["--stage-breakdown"] if recipe.symptom in metric_names() else []
+    if recipe.nproc > 1:
+        arguments += ["--nproc", str(recipe.nproc)]
     for assignment in recipe.set:
         arguments += ["--set", assignment]
     if recipe.data:

@@ -62,6 +62,8 @@ class State:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.tree = folder / "tree"
+        self.good_tree = folder / "good-tree"
+        """Of the end without the symptom, where commits run in turns with it."""
         self.logs = folder / "logs"
         self.books = folder / "bisect.log"
         self._document = folder / "bisect.json"
@@ -105,11 +107,12 @@ class State:
         write_whole(self._document, dump_json(document))
 
     def recall(self, key: str) -> Observation | None:
-        """What was measured under `key`, in whichever bisect."""
+        """What was measured under `key`, in whichever bisect; nothing where its record is gone."""
         try:
-            return Observation.model_validate_json((self._cache / f"{key}.json").read_text(encoding="utf-8"))
+            known = Observation.model_validate_json((self._cache / f"{key}.json").read_text(encoding="utf-8"))
         except (OSError, ValidationError):
             return None
+        return None if known.record and not Path(known.record).exists() else known
 
     def remember(self, key: str, seen: Observation) -> None:
         """Keep a measurement, unless what stood in its way may be gone the next time."""
@@ -135,6 +138,7 @@ class State:
 
     def clear(self) -> None:
         """Forget the bisect; measurements and logs stay."""
-        shutil.rmtree(self.tree, ignore_errors=True)
+        for tree in (self.tree, self.good_tree):
+            shutil.rmtree(tree, ignore_errors=True)
         for file in (self._document, self.books):
             file.unlink(missing_ok=True)

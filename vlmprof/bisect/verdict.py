@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from vlmprof.records.bisect import Observation, Symptom, VerdictName
+from vlmprof.records.bisect import Held, Observation, VerdictName
 
-__all__ = ["Judgement", "judge", "shows_a_failure"]
+__all__ = ["Judgement", "judge", "judge_metric", "shows_a_failure"]
 
 SKIP_CODE = 125
 HUNTED: dict[str, tuple[str, ...]] = {
@@ -29,8 +29,20 @@ class Judgement:
     warning: str = ""
 
 
-def judge(seen: Observation, symptom: Symptom, reference: Observation | None = None) -> Judgement:
-    """The verdict on `seen`. `reference`: what the end with the symptom showed; None while that end is tried."""
+def judge_metric(seen: Observation, symptom: str, held: Held | None) -> Judgement:
+    """The verdict on `seen` where a metric is hunted. `held`: how it compares with the end without the symptom."""
+    if seen.blocked:
+        return Judgement("skip", seen.blocked)
+    if shows_a_failure(seen):
+        return Judgement("skip", f"it fails, so nothing is known of {symptom}: {describe(seen)}")
+    if held is None:
+        return Judgement("skip", f"it left no record in $VLMPROF_OUT, so nothing is known of {symptom}")
+    return Judgement({"worse": "bad", "undecided": "skip"}.get(held.verdict, "good"), held.text)  # type: ignore[arg-type]
+
+
+def judge(seen: Observation, symptom: str, reference: Observation | None = None) -> Judgement:
+    """The verdict on `seen` where the failure `symptom` is hunted. `reference`: what the end with it showed; None while
+    that end is tried."""
     if seen.blocked:
         return Judgement("skip", seen.blocked)
     if seen.exit_code == SKIP_CODE:

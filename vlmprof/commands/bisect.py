@@ -21,7 +21,19 @@ def bisect(
         list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="The probe; without it: vlmprof run.")
     ] = None,
     repo: Annotated[Path, typer.Option(metavar="PATH", help="The repository under test.")] = Path(),
-    symptom: Annotated[str | None, typer.Option(metavar="same|oom|nan|hang|crash|any", help="What to hunt.")] = None,
+    symptom: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FAILURE|METRIC",
+            help="What to hunt: same, oom, nan, hang, crash, any; or a metric: step_ms, memory_peak, losses, ...",
+        ),
+    ] = None,
+    threshold: Annotated[
+        str | None, typer.Option(metavar="3%", help="Change of the metric that counts; default: half of the whole.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=3, help="Runs of each side, in turns; default: 10 for times, else one run.")
+    ] = None,
     recipe: Annotated[str, typer.Option(metavar="NAME|FILE", help="A probe for a kind of failure: oom, nan, ...")] = "",
     workload: Annotated[str | None, typer.Option(help="A preset or a TOML file, for vlmprof run.")] = None,
     set_: Annotated[
@@ -29,6 +41,7 @@ def bisect(
     ] = None,
     data: Annotated[str | None, typer.Option(metavar="real|mock|text-only|PATH", help="Its data.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Its steps.")] = None,
+    nproc: Annotated[int | None, typer.Option(min=1, help="Its ranks.")] = None,
     memory_limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Its memory.")] = None,
     setup: Annotated[
         str | None, typer.Option(metavar="CMD", help="Run by sh in the worktree before the probe.")
@@ -49,7 +62,7 @@ def bisect(
     json: Annotated[bool, typer.Option("--json", help="Print the document, and nothing else, on stdout.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the answer as Markdown.")] = False,
 ) -> int:
-    """Find the commit with which training began to fail, in a worktree apart: nothing of yours is touched."""
+    """Find the commit with which training began to fail, or grew slower or larger; nothing of yours is touched."""
     from vlmprof.bisect import State, begin, load_recipe, make_plan, open_repository, state_folder
     from vlmprof.bisect import resume as go_on
     from vlmprof.errors import UserError
@@ -66,11 +79,14 @@ def bisect(
         raise UserError("name the range GOOD..BAD, or --resume, --status, --log, --abort")
     flags = {
         "symptom": symptom,
+        "threshold": threshold,
+        "rounds": rounds,
         "command": tuple(command or ()),
         "workload": workload,
         "set": tuple(set_ or ()),
         "data": data,
         "steps": steps,
+        "nproc": nproc,
         "memory_limit": memory_limit,
         "setup": setup,
         "setup_depends": tuple(setup_depends or ()),

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,6 +41,18 @@ def compare(
     ] = None,
     rounds: Annotated[int, typer.Option(min=3, help="With --ab: runs of each side at most.")] = 10,
     steps: Annotated[int, typer.Option(min=1, help="With --ab: plain steps of each run.")] = 10,
+    stage_breakdown: Annotated[
+        bool,
+        typer.Option(
+            "--stage-breakdown/--no-stage-breakdown",
+            help="With --ab: also observe stages and memory; without, runs are shorter and only times are told.",
+        ),
+    ] = True,
+    data: Annotated[str | None, typer.Option(metavar="real|mock|text-only|PATH", help="With --ab: the data.")] = None,
+    nproc: Annotated[int, typer.Option(min=1, help="With --ab: ranks of each run.")] = 1,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="With --ab: without a new step a run hangs.")
+    ] = 600.0,
     out: Annotated[Path | None, typer.Option(help="With --ab: folder for the runs; one begun is gone on with.")] = None,
 ) -> int:
     """Is B worse than A? Exit code 0: no; 1: worse; 4: undecided, or not comparable."""
@@ -57,7 +69,8 @@ def compare(
             raise UserError(
                 "--ab trains one workload on both sides: --store, --allow and --normalize do not go with it"
             )
-        first, second, files, limits = _run(a, b, workload, set_ or [], rounds, steps, out, limits)
+        options = {"steps": steps, "nproc": nproc, "timeout": timeout, "stage_breakdown": stage_breakdown}
+        first, second, files, limits = _run(a, b, (workload, set_ or [], data), options, rounds, out, limits)
     else:
         with collector_paused():
             (first, first_files), (second, second_files) = read_sides(a, b, store)
@@ -90,23 +103,32 @@ def compare(
 
 
 def _run(
-    a: str, b: str, workload: str, settings: list[str], rounds: int, steps: int, out: Path | None, limits: "Thresholds"
+    a: str,
+    b: str,
+    workload: tuple[str, list[str], str | None],
+    options: dict[str, Any],
+    rounds: int,
+    out: Path | None,
+    limits: "Thresholds",
 ) -> "tuple[list[Run], list[Run], tuple[tuple[str, ...], tuple[str, ...]], Thresholds]":
     from vlmprof.compare.ab import run_ab
     from vlmprof.launch import RunOptions
     from vlmprof.launch.folders import default_folder
     from vlmprof.report.progress import RunProgress
-    from vlmprof.workload.settings import load_workload
+    from vlmprof.workload.check import check_ranks
+    from vlmprof.workload.settings import data_overrides, load_workload
 
-    chosen = load_workload(workload, settings)
+    name, settings, data = workload
+    chosen = load_workload(name, settings, data_overrides(data))
+    each = RunOptions(command=("vlmprof", *sys.argv[1:]), **options)
+    check_ranks(chosen, each.nproc)
     folder = out or default_folder(f"ab-{chosen.name}", chosen.hash8)
-    options = RunOptions(steps=steps, stage_breakdown=True, command=("vlmprof", *sys.argv[1:]))
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    with RunProgress(chosen.name, options.total_steps * 2 * rounds) as progress:
-        done = run_ab(a, b, chosen, options, rounds, folder, limits, progress.watch, tell)
+    with RunProgress(chosen.name, each.total_steps * 2 * rounds) as progress:
+        done = run_ab(a, b, chosen, each, rounds, folder, limits, progress.watch, tell)
     return done.a, done.b, done.sources, done.thresholds
 
 

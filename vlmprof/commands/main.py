@@ -1,6 +1,7 @@
 """The `vlmprof` program: its commands, and the one place where an error becomes a sentence and an exit code."""
 
 import sys
+import traceback
 from collections.abc import Sequence
 
 import typer
@@ -78,8 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(Exit.FINE)
     except Exception as error:
         message = getattr(error, "format_message", None)  # a usage error of typer's, whichever click it carries
-        if message is None:
-            raise
+        if message is None:  # Python's own code for it would be 1, which is that of a regression
+            traceback.print_exc()
+            print("vlmprof: that is a fault of vlmprof's own: please report it with the lines above", file=sys.stderr)
+            return int(Exit.NO_ANSWER)
         if type(error).__name__ == "NoArgsIsHelpError":  # bare `vlmprof`
             print(message())
         else:

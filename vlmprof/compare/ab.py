@@ -93,7 +93,13 @@ def run_ab(
         KeyboardInterrupt: the runs that were made are kept, and counted the next time.
     """
     candidates = [resolve(a), resolve(b)]
-    _claim(out, {"a": a, "b": b, "workload": workload.hash8, "steps": options.steps, "warmup": options.warmup})
+    asked = {
+        "steps": options.steps,
+        "warmup": options.warmup,
+        "nproc": options.nproc,
+        "by stage": options.stage_breakdown,
+    }
+    _claim(out, {"a": a, "b": b, "workload": workload.hash8, **asked})
     yardstick = (out / "yardstick").absolute()
     if any(candidate.python for candidate in candidates):
         expose(yardstick)

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from vlmprof.compare.samples import STEP, Sample
+from vlmprof.compare.samples import LEAST_BAND, STEP, Sample
 from vlmprof.compare.statistics import Band, Evidence, evidence, holm, runs_needed
 from vlmprof.compare.thresholds import Thresholds
 from vlmprof.records.comparison import Metric, Verdict
@@ -176,6 +176,7 @@ def _reason(
     more = f"about {missing} more on each side would tell" if missing else f"more than {MOST_RUNS} runs would be needed"
     if interval is None or seen.error is None:
         runs = "run" if missing == 1 else "runs"
-        return f"nothing is known of how far such runs lie apart: {missing} more {runs} on each side, or a baseline"
+        baseline = f"a baseline of {LEAST_BAND} runs"
+        return f"nothing is known of how far such runs lie apart: {missing} more {runs} on each side, or {baseline}"
     noise = f"single runs lie {math.expm1(seen.error):.1%} apart"
     return f"between {interval[0]:+.1%} and {interval[1]:+.1%}, the threshold being {threshold:.1%}: {noise}; {more}"

@@ -12,7 +12,7 @@ from vlmprof.compare.values import EXACT, METRICS, MetricRow, batches_of, figure
 from vlmprof.records.figures import Source
 from vlmprof.records.run import Run
 
-__all__ = ["STEP", "Sample", "band_of", "collect", "scales_of"]
+__all__ = ["LEAST_BAND", "STEP", "Sample", "band_of", "collect", "scales_of"]
 
 STEP = "step_ms"
 PER_TOKENS = 1000.0

@@ -1,14 +1,23 @@
 """The comparison in a sentence: the overall verdict, what moved, where."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from vlmprof.records.comparison import Losses, MemoryChange, Metric, StageChange, Verdict
 from vlmprof.records.figures import Figure
 from vlmprof.records.run import Run
 
-__all__ = ["may_be_worse", "overall", "relation", "summarize"]
+__all__ = ["may_be_worse", "overall", "place_of", "relation", "summarize"]
 
 SHOWN = 3
+LEAST_SHARE = 0.3
+PLACED = {
+    "memory_peak": ("the peak's change", "held_at_peak"),
+    "saved_activations": ("the change of saved activations", "saved_activations"),
+    "parameter_bytes": ("the parameters' change", "parameters"),
+    "gradient_bytes": ("the gradients' change", "gradients"),
+    "optimizer_bytes": ("the optimizer's change", "optimizer_state"),
+}
+"""Metric -> how its change is called, and the category of bytes by stage that it is the sum of."""
 
 
 def overall(metrics: Sequence[Metric]) -> Verdict:
@@ -50,13 +59,9 @@ def summarize(
     parts = [_metric(row) for row in told[:SHOWN]]
     if len(told) > SHOWN:
         parts.append(f"and {len(told) - SHOWN} more")
-    if any(row.name == "step_ms" for row in told) and verdict != "undecided":
-        parts += _places(
-            [(f"{row.name} ({row.phase})", row.share_of_change) for row in stages if row.moved], "the step's change"
-        )
-    if any(row.name in ("memory_peak", "saved_activations") for row in told):
-        rows = [row for row in memory if row.category == "saved_activations" and row.phase == "forward"]
-        parts += _places([(row.stage, row.share_of_change) for row in rows], "the change of saved activations")
+    if verdict != "undecided":
+        places = [place_of(row.name, stages, memory) for row in told]
+        parts += dict.fromkeys(place for place in places if place)
     if losses is not None and losses.reading == "diverged":
         parts.append(f"the losses part at step {losses.first_difference}")
     return f"{head}: {', '.join(parts)}" if parts else head
@@ -68,10 +73,21 @@ def _metric(row: Metric) -> str:
     return f"{row.title} {change}{reach}"
 
 
-def _places(rows: Iterable[tuple[str, float | None]], what: str) -> list[str]:
-    """The place that explains most, if it explains a good part."""
+def place_of(metric: str, stages: Sequence[StageChange], memory: Sequence[MemoryChange]) -> str:
+    """The stage that explains most of a metric's change, if it explains a good part; else nothing."""
+    if metric == "step_ms":
+        what, rows = (
+            "the step's change",
+            [(f"{row.name} ({row.phase})", row.share_of_change) for row in stages if row.moved],
+        )
+    elif metric in PLACED:
+        what, category = PLACED[metric]
+        held = [row for row in memory if row.category == category and row.phase in ("", "forward")]
+        rows = [(row.stage, row.share_of_change) for row in held]
+    else:
+        return ""
     name, share = max(((name, share or 0.0) for name, share in rows), key=lambda one: one[1], default=("", 0.0))
-    return [f"{share:.0%} of {what} in {name}"] if share >= 0.3 else []
+    return f"{share:.0%} of {what} in {name}" if share >= LEAST_SHARE else ""
 
 
 def relation(step: float | None, observed: float | None, a: Sequence[Run], b: Sequence[Run]) -> str:

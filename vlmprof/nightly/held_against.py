@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from vlmprof.bisect.metrics import LOSSES
 from vlmprof.compare import Thresholds, compare, load_thresholds
 from vlmprof.nightly.verdict import Problem
 from vlmprof.records.comparison import Comparison, Metric
@@ -12,7 +13,6 @@ __all__ = ["TIMES", "exactly", "of_metrics", "of_times", "thresholds", "untold_t
 
 TIMES = ("step_ms",)
 """Metrics that A/B is for: it runs plain steps only."""
-LOSSES = "losses"
 
 
 def thresholds(slowdown: float | None) -> Thresholds:
@@ -32,22 +32,19 @@ def exactly(good: Sequence[Run], run: Run, labels: tuple[str, str]) -> Compariso
     return compare(good, [run], thresholds=thresholds(None), labels=labels)
 
 
-def of_metrics(comparison: Comparison | None, only: Sequence[str] = ()) -> Problem | None:
-    """What is worse of all that is exact, the losses included. `only`: nothing but these."""
+def of_metrics(comparison: Comparison | None) -> Problem | None:
+    """What is worse of all that is exact, the losses included."""
     if comparison is None:
         return None
     worse = {row.name: _words(row) for row in comparison.metrics if row.exact and row.verdict == "worse"}
     if comparison.losses is not None and comparison.losses.reading == "diverged":
         worse[LOSSES] = comparison.losses.text
-    hunted = {name: text for name, text in worse.items() if not only or name in only}
-    if not hunted:
-        return None
-    return Problem("metric", ", ".join(hunted), "; ".join(hunted.values()))
+    return Problem("metric", ", ".join(worse), "; ".join(worse.values())) if worse else None
 
 
-def of_times(ab: Comparison | None, only: Sequence[str] = ()) -> Problem | None:
-    """What is surely slower. `only`: nothing but these."""
-    rows = [row for row in ab.metrics if row.name in (only or TIMES) and row.verdict == "worse"] if ab else []
+def of_times(ab: Comparison | None) -> Problem | None:
+    """What is surely slower."""
+    rows = [row for row in ab.metrics if row.name in TIMES and row.verdict == "worse"] if ab else []
     if not rows:
         return None
     names = ", ".join(row.name for row in rows)

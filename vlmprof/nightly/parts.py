@@ -12,12 +12,14 @@ from typing import Literal
 
 from vlmprof.bisect.attempts import Watcher
 from vlmprof.bisect.history import Repository
+from vlmprof.bisect.metrics import half_of
+from vlmprof.bisect.recipes import Recipe
 from vlmprof.bisect.symptoms import normalise
 from vlmprof.bisect.worktree import BlockedError
 from vlmprof.errors import MachineError, NoAnswerError, UserError
 from vlmprof.launch import run_workload
 from vlmprof.nightly.budget import Budget
-from vlmprof.nightly.held_against import TIMES, exactly, of_metrics, of_times, thresholds, untold_times
+from vlmprof.nightly.held_against import exactly, of_metrics, of_times, thresholds, untold_times
 from vlmprof.nightly.probe import ProbeJob
 from vlmprof.nightly.search import Search, keep
 from vlmprof.nightly.state import Remembered, State
@@ -177,7 +179,7 @@ class Parts:
             self.setting.budget.check()
 
         try:
-            comparison, _ = interleave(
+            comparison = interleave(
                 self.workload,
                 self.entry,
                 self._checkout(good.commit.sha, "last good"),
@@ -224,8 +226,7 @@ class Parts:
         )
         ends = good.commit.sha, self.setting.tonight.sha
         try:
-            job = self._probe(problem, good)
-            done = search.between(*ends, job, self.entry.confirm, self.setting.created, hints)
+            done = search.between(*ends, self._recipe(problem, search), self.setting.created, hints)
         except (BlockedError, UserError) as error:  # MachineError as well: no answer here, the others go on
             return _noted(part, f"not bisected: {error}")
         kept = keep(done, search.state, self.folder / "bisect")
@@ -240,23 +241,30 @@ class Parts:
             }
         )
 
-    def _probe(self, problem: Problem, good: Good) -> ProbeJob:
-        """What is tried at every commit.
-
-        Raises:
-            UserError: what probes are to be held against cannot be had.
-        """
-        entry, held_against = self.entry, ""
-        if problem.kind == "metric":
-            held_against = str(self._good_record(good))
-        elif problem.kind == "time":
-            held_against = str(export(self.setting.repository, good.commit.sha, self.setting.state.trees))
-            # Half of the change tells the sides apart soonest. One digit of it, so that the question stays the same
-            # when the next night measures a little more or less.
-            half = float(f"{(problem.change or 0.0) / 2:.0e}")
-            entry = entry.model_copy(update={"slowdown": max(half, thresholds(entry.slowdown).changes[TIMES[0]])})
-        hunted = () if problem.kind == "failure" else tuple(problem.symptom.split(", "))
-        return ProbeJob(workload=self.workload, entry=entry, kind=problem.kind, hunted=hunted, good=held_against)
+    def _recipe(self, problem: Problem, search: Search) -> Recipe:
+        """What is hunted, and how. Of several metrics that are worse at once the first one: most have one cause, and
+        what is left a later night finds."""
+        entry = self.entry
+        if problem.kind == "failure":
+            job = ProbeJob(workload=self.workload, entry=entry)
+            return Recipe(command=search.command(job), confirm=entry.confirm)
+        metric = problem.symptom.split(", ")[0]
+        threshold = None
+        if problem.kind == "time":
+            threshold = max(half_of(problem.change or 0.0), thresholds(entry.slowdown).changes[metric])
+        return Recipe(
+            symptom=metric,
+            threshold=threshold,
+            rounds=entry.rounds if problem.kind == "time" else 0,
+            workload=entry.workload or self.name,
+            set=entry.set,
+            data=entry.data,
+            steps=entry.steps,
+            nproc=entry.nproc,
+            memory_limit="" if problem.kind == "time" else entry.memory_limit,
+            timeout=entry.timeout,
+            confirm=entry.confirm,
+        )
 
     def _why_not(self, culprit: CommitRecord | None) -> str:
         """Why there is nothing to search; empty when there is."""

@@ -1,26 +1,19 @@
-"""What a night's bisect tries at every commit: `main(JOB, WORKTREE)`, in a process of its own, which `bisect` starts,
-proves and ends.
+"""What a night's bisect of a failure tries at every commit: `main(JOB, WORKTREE)`, in a process of its own, which
+`bisect` starts, proves and ends.
 
 It does what the night did: trains the suite's workload with the checkout, and leaves the record in `$VLMPROF_OUT`; the
-same failure there is the same failure here. Where a metric is hunted, it holds the record against the last good one;
-where a time is, it runs the last good commit and this one in turn. Ends with 0 (good), 1 (what is hunted is worse), 3
-(training failed), 125 (cannot be told).
+same failure there is the same failure here. Ends with 0 (no failure), 2 (refused, as the night was), 3 (training
+failed), 125 (cannot be told).
 """
 
-import json
 import os
 import sys
 from pathlib import Path
-from typing import Literal
 
 from vlmprof.errors import Exit, UserError
 from vlmprof.launch import run_workload
-from vlmprof.nightly.held_against import exactly, of_metrics, of_times, untold_times
 from vlmprof.nightly.suite import SuiteWorkload
-from vlmprof.nightly.times import Checkout, interleave
-from vlmprof.nightly.verdict import Problem
 from vlmprof.records.figures import Record
-from vlmprof.records.store import read_run
 from vlmprof.workload.spec import Workload
 
 __all__ = ["ProbeJob", "main"]
@@ -33,58 +26,23 @@ class ProbeJob(Record):
 
     workload: Workload
     entry: SuiteWorkload
-    kind: Literal["failure", "metric", "time"]
-    hunted: tuple[str, ...] = ()
-    """Names of metrics."""
-    good: str = ""
-    """The last good commit's record where a metric is hunted; a checkout of it where a time is."""
 
 
-def main(job_file: str, worktree_folder: str) -> int:
+def main(job_file: str, worktree: str) -> int:
     """Try it; returns the exit code."""
     job = ProbeJob.model_validate_json(Path(job_file).read_text(encoding="utf-8"))
-    out, worktree = Path(os.environ["VLMPROF_OUT"]), Path(worktree_folder)
-    os.chdir(out)  # a worker looks for modules where it starts, which is not to be the commit under test: A/B has two
+    out = Path(os.environ["VLMPROF_OUT"])
+    os.chdir(out)  # a worker looks for modules where it starts
     try:
-        return _in_turns(job, worktree, out) if job.kind == "time" else _train(job, worktree, out)
+        record, folder = run_workload(job.workload, job.entry.options(Path(worktree), out))
     except UserError as error:
         print(f"vlmprof: {error}", file=sys.stderr)
-        # where a failure is hunted, a checkout that is refused shows it or does not, as git bisect run has it
-        return int(error.exit_code) if job.kind == "failure" and error.exit_code == Exit.INPUT else CANNOT_TELL
-
-
-def _train(job: ProbeJob, worktree: Path, out: Path) -> int:
-    record, folder = run_workload(job.workload, job.entry.options(worktree, out))
+        # a checkout that is refused shows the failure or does not, as git bisect run has it
+        return int(Exit.INPUT) if error.exit_code == Exit.INPUT else CANNOT_TELL
     if record.outcome.status == "interrupted":
         return int(Exit.INTERRUPTED)
     if record.outcome.status == "failed":
         print(f"{record.outcome.failure_class}: {record.outcome.message} ({folder})")
         return int(Exit.RUN_FAILED)
-    if job.kind == "metric":
-        return _tell(of_metrics(exactly([read_run(Path(job.good))], record, ("last good", "this commit")), job.hunted))
     print(f"{len(record.steps)} steps, no failure")
     return int(Exit.FINE)
-
-
-def _in_turns(job: ProbeJob, worktree: Path, out: Path) -> int:
-    """The last good commit and this one, in turns.
-
-    The bisect's witness would see the last good commit's modules as well, and take them for the wrong ones: so the
-    records say where this commit's came from.
-    """
-    proof = os.environ.pop("VLMPROF_PROOF", "")
-    sides = Checkout(Path(job.good), "last good"), Checkout(worktree, "this commit")
-    comparison, runs = interleave(job.workload, job.entry, *sides, out, print)
-    for run in runs if proof else ():
-        core = run.environment.packages["megatron-core"].path if run.environment else ""
-        with Path(proof).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"module": "megatron.core", "origin": f"{core}/__init__.py"}) + "\n")
-    if untold := untold_times(comparison):
-        print(untold)
-        return CANNOT_TELL
-    return _tell(of_times(comparison, job.hunted))
-
-
-def _tell(problem: Problem | None) -> int:
-    print(problem.text if problem else "nothing that is hunted is worse")
-    return int(Exit.FOUND if problem else Exit.FINE)

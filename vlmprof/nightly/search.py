@@ -1,4 +1,4 @@
-"""A night's bisect: between the last good commit and tonight's, with the suite's own workload as the probe."""
+"""A night's bisect: between the last good commit and tonight's, with the suite's own workload."""
 
 import hashlib
 import shutil
@@ -46,7 +46,7 @@ class Search:
         self.state = BisectState(folder)
         self._watch = _Budgeted(budget, watch)
 
-    def between(self, good: str, bad: str, job: ProbeJob, confirm: int, since: str, hints: Sequence[str]) -> Bisect:
+    def between(self, good: str, bad: str, recipe: Recipe, since: str, hints: Sequence[str]) -> Bisect:
         """Which commit did it. `hints` are culprits of other workloads: they are tried before the whole range.
 
         `since`: an answer that is not older is taken as it is (a resumed night's).
@@ -59,7 +59,6 @@ class Search:
         """
         self.repository.refuse_shallow()
         self.repository.ends(f"{good}..{bad}")
-        recipe = Recipe(command=self.command(job), confirm=confirm)
         for hint in hints:
             parents = self.repository.parents(hint)
             if not parents or not self._within(hint, good, bad):
@@ -70,7 +69,7 @@ class Search:
         return self._ask(make_plan(self.repository, f"{good}..{bad}", recipe, name="nightly"), since)
 
     def command(self, job: ProbeJob) -> tuple[str, ...]:
-        """The probe."""
+        """The probe of a failure."""
         return (sys.executable, "-P", "-c", PROGRAM, str(self._job_file(job)), "{worktree}")
 
     def _within(self, commit: str, good: str, bad: str) -> bool:
@@ -122,7 +121,11 @@ def keep(document: Bisect, state: BisectState, folder: Path) -> Bisect:
 
     probes = tuple(
         probe.model_copy(
-            update={"observation": probe.observation.model_copy(update={"log": copied(probe.observation.log)})}
+            update={
+                "observation": probe.observation.model_copy(
+                    update={"log": copied(probe.observation.log), "record": ""}  # what it told stands in the probe
+                )
+            }
         )
         for probe in document.probes
     )

@@ -1,4 +1,4 @@
-"""Times of two checkouts of one repository, run in turns on this machine: what a night's A/B and its probes do."""
+"""Times of two checkouts of one repository, run in turns on this machine: a night's A/B."""
 
 import shutil
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from vlmprof.compare.ab import run_ab
 from vlmprof.nightly.held_against import thresholds
 from vlmprof.nightly.suite import SuiteWorkload
 from vlmprof.records.comparison import Comparison
-from vlmprof.records.run import Run
 from vlmprof.workload.spec import Workload
 
 __all__ = ["Checkout", "interleave"]
@@ -24,8 +23,8 @@ class Checkout:
 
 def interleave(
     workload: Workload, entry: SuiteWorkload, good: Checkout, other: Checkout, out: Path, tell: Callable[[str], None]
-) -> tuple[Comparison, list[Run]]:
-    """The comparison of times, and the runs of `other`; `entry.rounds` runs of each side at most, of plain steps only.
+) -> Comparison:
+    """The comparison of times; `entry.rounds` runs of each side at most, of plain steps only.
 
     Args:
         workload: what both train.
@@ -46,4 +45,4 @@ def interleave(
     for left in out.glob("*.unfinished-*"):  # what an interrupted run was
         shutil.rmtree(left, ignore_errors=True)
     labels = good.label, other.label
-    return compare(rounds.a, rounds.b, thresholds=rounds.thresholds, labels=labels), rounds.b
+    return compare(rounds.a, rounds.b, thresholds=rounds.thresholds, labels=labels)

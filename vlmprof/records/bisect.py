@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from vlmprof.records.comparison import Verdict
 from vlmprof.records.figures import Record
 
 __all__ = [
@@ -12,16 +13,17 @@ __all__ = [
     "Bisect",
     "CommitRecord",
     "Confirmation",
+    "FailureSymptom",
+    "Held",
     "Observation",
     "Plan",
     "Probe",
-    "Symptom",
     "VerdictName",
 ]
 
 BISECT_SCHEMA = "vlmprof.bisect/1"
 VerdictName = Literal["good", "bad", "skip"]
-Symptom = Literal["same", "oom", "nan", "hang", "crash", "any"]
+FailureSymptom = Literal["same", "oom", "nan", "hang", "crash", "any"]
 
 
 class CommitRecord(Record):
@@ -47,6 +49,20 @@ class Observation(Record):
     """Where the proved module was imported from, within the worktree."""
     seconds: float = 0.0
     log: str = ""
+    record: str = ""
+    """The run record that it left; of runs in turns the comparison. Empty where it left none."""
+
+
+class Held(Record):
+    """The metric that is hunted, held against the end without the symptom."""
+
+    verdict: Verdict
+    change: float | None = None
+    """Relative, 0.05 being 5 % more; absent where there is no ratio, as for losses."""
+    text: str = ""
+    """In half a sentence."""
+    place: str = ""
+    """The stage that explains most of the change, where one does; in half a sentence."""
 
 
 class Probe(Record):
@@ -58,6 +74,8 @@ class Probe(Record):
     reason: str
     warning: str = ""
     observation: Observation
+    held: Held | None = None
+    """Absent where a failure is hunted, and where there was nothing to hold."""
     cached: bool = False
     """It was measured by an earlier bisect."""
 
@@ -70,11 +88,17 @@ class Plan(Record):
     old: str
     new: str
     bases: tuple[str, ...] = ()
-    symptom: Symptom = "same"
+    symptom: str = "same"
+    """A failure (`FailureSymptom`), or the name of a metric of `vlmprof compare`."""
+    threshold: float | None = None
+    """Relative change of the metric that counts; absent: half of what the end with the symptom shows."""
+    rounds: int = 0
+    """Runs a side, in turns with the end without the symptom, of every probe of a metric; 0: one run of each commit."""
     find_fix: bool = False
     first_parent: bool = False
     command: tuple[str, ...] = ()
-    """The probe, `{worktree}` still in it; empty: `vlmprof run` with `run_arguments`."""
+    """The probe, `{worktree}` still in it; empty: `vlmprof run`, or with `rounds` `vlmprof compare --ab`, with
+    `run_arguments`."""
     run_arguments: tuple[str, ...] = ()
     setup: str = ""
     setup_depends: tuple[str, ...] = ()

@@ -1,0 +1,95 @@
+"""A probe that runs two commits in turns on this machine: the end without the symptom and the one under test, by
+`vlmprof compare --ab`."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from vlmprof.bisect.execute import clean_environment, execute, set_up
+from vlmprof.bisect.metrics import STEP, thresholds_file
+from vlmprof.bisect.proved import check_origins
+from vlmprof.bisect.symptoms import sight
+from vlmprof.bisect.worktree import BlockedError, Fixup, Worktree
+from vlmprof.errors import Exit, UserError
+from vlmprof.records.bisect import Observation, Plan
+from vlmprof.records.store import read_run, write_whole
+
+__all__ = ["Turns"]
+
+
+class Turns:
+    """Measures what is checked out in a worktree against the end without the symptom."""
+
+    def __init__(self, plan: Plan, good: Worktree, fixups: Sequence[Fixup]) -> None:
+        self.plan = plan
+        self._good = good
+        self._fixups = fixups
+        self._ready = False
+
+    def measure(self, worktree: Worktree, log: Path, out: Path, threshold: float | None, by_stage: bool) -> Observation:
+        """Run both. What an interrupted one left in `out` is gone on with.
+
+        Raises:
+            MachineError: the runs imported what was to be proved from elsewhere; no space.
+            KeyboardInterrupt: Ctrl-C; the runs that were made are kept.
+        """
+        document = out / "comparison.json"
+        if document.exists():  # of an earlier bisect
+            shutil.rmtree(out)
+        try:
+            self._prepare(log)
+            set_up(self.plan, worktree, log)
+        except BlockedError as error:
+            return Observation(blocked=str(error), log=str(log))
+        limits = out / "thresholds.toml"
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(limits, thresholds_file(self.plan.symptom, threshold))
+        sides = [str(self._good.folder), str(worktree.folder)]
+        rest = ["--rounds", str(self.plan.rounds), "--thresholds", str(limits), "--out", str(out / "ab")]
+        rest += [] if by_stage or self.plan.symptom != STEP else ["--no-stage-breakdown"]
+        command = [sys.executable, "-m", "vlmprof", "compare", "--ab", *sides, *self.plan.run_arguments, *rest]
+        ending = execute([*command, "-o", str(document)], log, clean_environment(), None, log.parent)
+        if ending.code == Exit.INTERRUPTED:
+            raise KeyboardInterrupt
+        seen = sight(log, ending.code)
+        common = Observation(exit_code=ending.code, seconds=round(ending.seconds, 3), log=str(log))
+        if document.exists():
+            imported = check_origins(_origins(out / "ab"), worktree.folder, self.plan.prove)
+            return common.model_copy(
+                update={"exit_code": 0, "record": str(document), "imported": imported, "evidence": seen.evidence[-1:]}
+            )
+        if ending.code == Exit.RUN_FAILED:
+            return common.model_copy(update={field: getattr(seen, field) for field in seen.__dataclass_fields__})
+        return common.model_copy(update={"blocked": f"vlmprof compare refuses: {' '.join(seen.evidence[-1:])}"})
+
+    def _prepare(self, log: Path) -> None:
+        """The other side, once.
+
+        Raises:
+            BlockedError: it cannot be had, or its set-up fails.
+        """
+        if self._ready:
+            return
+        commit = self.plan.new if self.plan.find_fix else self.plan.old
+        self._good.create(commit)
+        try:
+            self._good.checkout(commit, self._fixups)
+            set_up(self.plan, self._good, log)
+        except BlockedError as error:
+            raise BlockedError(f"the end without the symptom, {commit[:12]}: {error}") from None
+        self._ready = True
+
+
+def _origins(runs: Path) -> list[str]:
+    """Where the runs of the commit under test had megatron.core from: their records say so, as the two sides' imports
+    cannot be told apart from outside."""
+    found = []
+    for folder in sorted(runs.glob("b-[0-9][0-9]")):
+        try:
+            environment = read_run(folder).environment
+        except UserError:
+            continue
+        core = environment.packages.get("megatron-core") if environment else None
+        found += [f"{core.path}/__init__.py"] if core and core.path else []
+    return found

@@ -1,14 +1,12 @@
 """`vlmprof bisect --symptom METRIC`: what grew is found by holding every commit against the good end."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.test_bisect_megatron import PLANT, ROUTER, installed_release
 from tests.repositories import Repo, snapshot
 from vlmprof.commands.main import main
 
@@ -141,27 +139,3 @@ def test_wrong_input_is_one_sentence(
     assert code == 2
     assert sentence in told["error"]
     assert told["error"].count("\n") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_slow_commit_runs_in_turns_with_the_good_end(tmp_path: Path) -> None:
-    repo = installed_release(tmp_path / "megatron-core")
-    router = (repo.folder / ROUTER).read_text()
-    body = "_time.sleep(0.1)\n    return _forward(self, *arguments, **options)"
-    culprit = repo.commit("wait for the router", {str(ROUTER): router + PLANT.format(body=body)})
-    small = [f"model.{part}.num_layers=2" for part in ("encoder", "decoder")]
-    options = ["--symptom", "step_ms", "--rounds", "3", "--steps", "3", "--confirm", "1", "--json"]
-    options += [text for setting in small for text in ("--set", setting)]
-    command = [sys.executable, "-m", "vlmprof", "bisect", "release..main", "--repo", str(repo.folder), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    document = json.loads(done.stdout)
-    answer = document["answer"]
-    assert (answer["kind"], answer["commits"][0]["sha"]) == ("found", culprit)
-    assert "of the step's change in decoder.router (forward)" in answer["text"]
-    roles = [(probe["role"], probe["held"]["verdict"]) for probe in document["probes"]]
-    assert roles[0] == ("bad end", "worse")
-    assert dict(roles)["parent again"] == "same"
-    assert {tuple(probe["observation"]["imported"]) for probe in document["probes"]} == {("megatron/core/__init__.py",)}
-    assert not [*(tmp_path / "state").glob("**/tree"), *(tmp_path / "state").glob("**/good-tree")]

@@ -7,7 +7,7 @@ symptom. What varies from run to run takes both commits in turns on this machine
 from dataclasses import replace
 from pathlib import Path
 
-from vlmprof.compare import Thresholds, compare, load_thresholds, place_of
+from vlmprof.compare import Thresholds, compare, load_thresholds, may_be_worse, place_of
 from vlmprof.errors import UserError
 from vlmprof.records.bisect import Held, Observation, Plan, Probe
 from vlmprof.records.comparison import COMPARISON_SCHEMA, Comparison
@@ -108,8 +108,9 @@ def _held(metric: str, found: Comparison) -> Held:
     change = f"{row.change:+.2%}: " if row.change is not None else ""
     once = "" if row.verdict != "undecided" or row.decided_by else "; --rounds N runs both commits in turns"
     place = place_of(metric, found.stages, found.memory) if row.verdict in ("worse", "better") else ""
-    text = f"{row.title} {change}{row.reason}{once}"
-    return Held(verdict=row.verdict, change=row.change, text=text, place=place)
+    # runs in turns end as soon as it is sure to be no worse, though it may still be better
+    verdict = row.verdict if row.verdict != "undecided" or may_be_worse(row) else "same"
+    return Held(verdict=verdict, change=row.change, text=f"{row.title} {change}{row.reason}{once}", place=place)
 
 
 def _held_losses(found: Comparison) -> Held:

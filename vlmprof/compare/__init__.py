@@ -7,7 +7,7 @@ from vlmprof.compare.comparable import NotComparable
 from vlmprof.compare.comparison import compare
 from vlmprof.compare.samples import band_of
 from vlmprof.compare.statistics import Band
-from vlmprof.compare.summary import place_of
+from vlmprof.compare.summary import may_be_worse, place_of
 from vlmprof.compare.thresholds import Thresholds, load_thresholds
 
-__all__ = ["Band", "NotComparable", "Thresholds", "band_of", "compare", "load_thresholds", "place_of"]
+__all__ = ["Band", "NotComparable", "Thresholds", "band_of", "compare", "load_thresholds", "may_be_worse", "place_of"]

@@ -114,6 +114,22 @@ def test_ends_that_are_alike_or_tell_nothing(repo: Repo, capsys: pytest.CaptureF
     assert (code, len(document.get("probes", []))) == (4, 1)
 
 
+def test_a_resumed_one_measures_again_what_is_gone(
+    repo: Repo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The record that all others are held against was cleared away while the bisect was interrupted."""
+    hunt(capsys, repo, "v1..grown", "--symptom", "saved_activations")
+    document = next((tmp_path / "state").glob("vlmprof/*/bisect.json"))
+    unfinished = json.loads(document.read_text())
+    del unfinished["answer"]
+    unfinished["probes"] = unfinished["probes"][:2]
+    Path(unfinished["probes"][0]["observation"]["record"]).unlink()
+    document.write_text(json.dumps(unfinished))
+    code = main(["bisect", "--repo", str(repo.folder), "--json", "--resume"])
+    answer = json.loads(capsys.readouterr().out)["answer"]
+    assert (code, [commit["subject"] for commit in answer["commits"]]) == (1, ["broken", "grow"])
+
+
 def test_what_was_measured_is_known_again(repo: Repo, capsys: pytest.CaptureFixture[str]) -> None:
     hunt(capsys, repo, "v1..main~1", "--symptom", "saved_activations")
     code, document = hunt(capsys, repo, "v1..grown", "--symptom", "memory_peak")
@@ -125,6 +141,7 @@ WRONG = [
     (("--symptom", "memory"), "did you mean 'memory_peak'"),
     (("--threshold", "3%"), "name one with --symptom"),
     (("--symptom", "oom", "--rounds", "4"), "name one with --symptom"),
+    (("--symptom", "losses", "--threshold", "3%"), "a metric that has a size"),
     (("--symptom", "flops", "--threshold", "much"), "'much' is not a share"),
     (("--symptom", "flops", "--threshold", "120%"), "'120%' is not a share"),
     (("--symptom", "step_ms"), "in turns, which takes a workload of vlmprof's"),

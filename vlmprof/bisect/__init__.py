@@ -5,7 +5,8 @@ Nothing of the user's is touched: not their HEAD, index, files, refs, nor a bise
 
 from vlmprof.bisect.driver import begin, resume
 from vlmprof.bisect.history import open_repository
-from vlmprof.bisect.recipes import load_recipe, make_plan
+from vlmprof.bisect.plans import make_plan
+from vlmprof.bisect.recipes import load_recipe
 from vlmprof.bisect.state import State, state_folder
 
 __all__ = ["State", "begin", "load_recipe", "make_plan", "open_repository", "resume", "state_folder"]

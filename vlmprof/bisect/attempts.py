@@ -7,6 +7,7 @@ again, is given the recorded ones, and runs nothing twice.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from vlmprof.bisect.history import Repository
@@ -87,7 +88,7 @@ class Attempts:
             KeyboardInterrupt: Ctrl-C; what was measured is kept.
         """
         wanted = target.pin or target.commit
-        if self._recorded and (self._recorded[0].commit.sha, self._recorded[0].role) == (wanted, target.role):
+        if self._recorded and _answers(self._recorded[0], wanted, target.role):
             probe = self._recorded.popleft()
             self.probes.append(probe)
         else:
@@ -110,6 +111,13 @@ class Attempts:
             self._reference = probe.observation
 
     def _judged(self, target: Target, commit: CommitRecord) -> Probe:
+        if (
+            self.plan.rounds
+            and self.yardstick
+            and (target.commit, target.role) == (self.yardstick.commit, self.yardstick.role)
+        ):
+            text = "what the others run in turns with"
+            return Probe(commit=commit, role=target.role, verdict="good", reason=text, observation=Observation())
         seen, cached = self._observed(target)
         held = self.yardstick.hold(seen) if self.yardstick else None
         if self.yardstick is None:
@@ -152,3 +160,9 @@ class Attempts:
         if target.fresh or target.revert or target.path or self._fixups:
             return ""
         return self.repository.git.line("rev-parse", f"{target.commit}^{{tree}}")
+
+
+def _answers(recorded: Probe, wanted: str, role: str) -> bool:
+    """Whether what was written down is the probe that is asked for, its record still there."""
+    record = recorded.observation.record
+    return (recorded.commit.sha, recorded.role) == (wanted, role) and (not record or Path(record).exists())

@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from vlmprof.bisect.answer import culprit_text, evidence_of, name, without_culprit
 from vlmprof.bisect.attempts import Attempts, Target, Watcher
@@ -82,12 +81,11 @@ class _Bisection:
         """Where a metric is hunted the end without it comes first, as all others are held against it; the answer where
         it cannot be measured."""
         yardstick = self.attempts.yardstick
-        if yardstick is None or not yardstick.needs_good_end:
+        if yardstick is None:
             return None
-        role: Literal["bad end", "good end"] = "bad end" if self.plan.find_fix else "good end"
-        commit = self.plan.new if self.plan.find_fix else self.plan.old
-        probe = self._known[commit] = self.attempts.attempt(Target(commit, role))
-        return None if probe.verdict == "good" else EndsNotConfirmed(role, commit, Mark(probe.verdict, probe.reason))
+        end, role = yardstick.commit, yardstick.role
+        probe = self._known[end] = self.attempts.attempt(Target(end, role))
+        return None if probe.verdict == "good" else EndsNotConfirmed(role, end, Mark(probe.verdict, probe.reason))
 
     def _search(self, ends: Ends) -> Result:
         """Search between `ends`; what is known already is not tried again, but entered in the books."""

@@ -6,15 +6,26 @@ symptom. What varies from run to run takes both commits in turns on this machine
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
-from vlmprof.compare import Thresholds, compare, load_thresholds, may_be_worse, place_of
+from vlmprof.compare import compare, load_thresholds, may_be_worse, place_of
 from vlmprof.errors import UserError
 from vlmprof.records.bisect import Held, Observation, Plan, Probe
 from vlmprof.records.comparison import COMPARISON_SCHEMA, Comparison
 from vlmprof.records.run import Run
 from vlmprof.records.store import read_document, read_run
 
-__all__ = ["LOSSES", "STEP", "Yardstick", "default_rounds", "half_of", "metric_names", "thresholds_file"]
+__all__ = [
+    "LOSSES",
+    "MOST",
+    "STEP",
+    "TIMES",
+    "Yardstick",
+    "default_rounds",
+    "half_of",
+    "metric_names",
+    "thresholds_file",
+]
 
 LOSSES = "losses"
 """Not a metric of a comparison but a part of it: worse is, where they part by more than rounding."""
@@ -23,10 +34,12 @@ TIMES = ("step_ms", "device_busy_ms", "exposed_ms")
 ROUNDS = 10
 """Runs a side of these, as `vlmprof compare --ab` has it."""
 STEP = "step_ms"
-MOST = 0.5
-"""No larger a threshold is needed, whatever the change."""
-IGNORED = 0.99
-"""Threshold of what is not hunted: it neither ends the runs in turns early nor keeps them going."""
+FINEST = 1e-4
+"""Relative change of what is exact that is worth a search."""
+MOST = 0.95
+"""Largest threshold of runs in turns, however much the whole change is."""
+ALLOWED = ("trained-parameters", "model-flops")
+"""Differences of the work that the commit itself may make, every probe being of one workload."""
 
 
 def metric_names() -> tuple[str, ...]:
@@ -40,9 +53,8 @@ def default_rounds(symptom: str) -> int:
 
 
 def half_of(change: float) -> float:
-    """The threshold for a change of that size: half of it tells the two sides apart soonest. One digit, so that the
-    question stays the same when a little more or less is measured another time."""
-    return min(float(f"{change / 2:.0e}"), MOST)
+    """The threshold for a change of that size: half of it tells the two sides apart soonest."""
+    return float(f"{change / 2:.1e}")
 
 
 class Yardstick:
@@ -51,62 +63,70 @@ class Yardstick:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.threshold = plan.threshold
-        """Relative change that counts; None: what `vlmprof compare` takes, until the end with the symptom is known."""
+        """Relative change that counts; None: the least one, until the end with the symptom is known."""
         self._good: Run | None = None
 
     @property
-    def needs_good_end(self) -> bool:
-        """Whether the end without the symptom is to be tried before any other."""
-        return not self.plan.rounds
+    def role(self) -> Literal["good end", "bad end"]:
+        """Of the end without the symptom, which is tried before any other."""
+        return "bad end" if self.plan.find_fix else "good end"
+
+    @property
+    def commit(self) -> str:
+        """The end without the symptom."""
+        return self.plan.new if self.plan.find_fix else self.plan.old
 
     def learn(self, probe: Probe) -> None:
         """Take over what the probe of an end tells: the record to hold others against, or how large the change is."""
-        without, having = ("bad end", "good end") if self.plan.find_fix else ("good end", "bad end")
-        if probe.role == without and probe.verdict == "good" and self.needs_good_end:
-            self._good = read_run(Path(probe.observation.record))
-        if probe.role == having and self.plan.threshold is None and probe.held and probe.held.change:
-            self.threshold = max(half_of(abs(probe.held.change)), load_thresholds().changes[self.plan.symptom])
+        if probe.role == self.role:
+            if probe.verdict == "good" and not self.plan.rounds:
+                self._good = read_run(Path(probe.observation.record))
+        elif probe.role in ("good end", "bad end") and self.plan.threshold is None and probe.held and probe.held.change:
+            self.threshold = max(half_of(abs(probe.held.change)), _least(self.plan))
 
     def hold(self, seen: Observation) -> Held | None:
         """The metric at this commit against the end without the symptom; None where it left no record."""
         if not seen.record:
             return None
         try:
-            return _held(self.plan.symptom, self._comparison(Path(seen.record)))
+            return _held(self.plan, self._comparison(Path(seen.record)))
         except UserError as error:  # damaged, or other work than at that end
             return Held(verdict="undecided", text=str(error))
 
     def _comparison(self, record: Path) -> Comparison:
         if self.plan.rounds:
             return read_document(record, Comparison, COMPARISON_SCHEMA, "comparison")
-        run, limits = read_run(record), _limits(self.plan.symptom, self.threshold)
-        return compare([self._good or run], [run], thresholds=limits, labels=("good", "this commit"))
+        run, limits, metric = read_run(record), load_thresholds(), self.plan.symptom
+        if metric != LOSSES:
+            changes = {**limits.changes, metric: self.threshold or _least(self.plan)}
+            limits = replace(limits, changes=changes, only=(metric,))
+        labels = "the end without the symptom", "this commit"
+        return compare([self._good or run], [run], thresholds=limits, labels=labels, allow=ALLOWED)
 
 
-def _limits(metric: str, threshold: float | None) -> Thresholds:
-    """The shipped thresholds, with the one that is hunted, and nothing else that could be told."""
-    shipped = load_thresholds()
-    changes = dict.fromkeys(shipped.changes, IGNORED)
-    if metric in changes:
-        changes[metric] = threshold or shipped.changes[metric]
-    return replace(shipped, changes=changes, step_share=IGNORED if metric == STEP else 1 - IGNORED)
+def _least(plan: Plan) -> float:
+    """The least change that counts: of what varies, what `vlmprof compare` takes."""
+    return load_thresholds().changes[plan.symptom] if plan.rounds else FINEST
 
 
-def thresholds_file(metric: str, threshold: float | None) -> str:
-    """The same as a file for `vlmprof compare --thresholds`."""
-    limits = _limits(metric, threshold)
-    lines = [f"{name} = {value}" for name, value in limits.changes.items()]
-    return "\n".join(["[thresholds]", *lines, "[test]", f"step_share = {limits.step_share:g}", ""])
+def thresholds_file(plan: Plan, threshold: float | None) -> str:
+    """For `vlmprof compare --thresholds`: the metric that is hunted, and no other that could end the runs early."""
+    if plan.symptom == LOSSES:
+        return ""
+    share = min(threshold or _least(plan), MOST)
+    return f'[thresholds]\n{plan.symptom} = {share}\n[test]\nonly = ["{plan.symptom}"]\n'
 
 
-def _held(metric: str, found: Comparison) -> Held:
+def _held(plan: Plan, found: Comparison) -> Held:
+    metric = plan.symptom
     if metric == LOSSES:
         return _held_losses(found)
     row = next((row for row in found.metrics if row.name == metric), None)
     if row is None:
         return Held(verdict="undecided", text=f"the run tells no {metric}")
     change = f"{row.change:+.2%}: " if row.change is not None else ""
-    once = "" if row.verdict != "undecided" or row.decided_by else "; --rounds N runs both commits in turns"
+    turns = row.verdict == "undecided" and not plan.rounds and not plan.command
+    once = "; --rounds N runs both commits in turns" if turns else ""
     place = place_of(metric, found.stages, found.memory) if row.verdict in ("worse", "better") else ""
     # runs in turns end as soon as it is sure to be no worse, though it may still be better
     verdict = row.verdict if row.verdict != "undecided" or may_be_worse(row) else "same"

@@ -21,8 +21,10 @@ from vlmprof.records.store import read_run
 
 __all__ = ["Prober", "cache_key"]
 
-REFUSED = (Exit.INPUT, Exit.ENVIRONMENT)
-"""Codes of `vlmprof run` that say nothing of the commit's training."""
+REFUSED = (Exit.INPUT, Exit.ENVIRONMENT, Exit.NO_ANSWER)
+"""Codes of `vlmprof run` that say nothing of the commit's training; the last is a fault of vlmprof's own."""
+FORM = "2"
+"""Of what is kept of a measurement: others are not read again."""
 CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
 """Signals that a program's own fault brings; the others come from outside."""
 
@@ -149,8 +151,10 @@ def _by_signal(number: int) -> dict[str, str]:
 def cache_key(plan: Plan, tree: str, threshold: float | None = None) -> str:
     """What a measurement depends on: the tree (submodules' commits are in it), the probe, this machine's packages; in
     turns the other side and the threshold, which says when they end."""
-    turns = (plan.old, plan.new, str(plan.find_fix), *plan.fixups, plan.symptom, str(plan.rounds), str(threshold))
+    other = plan.new if plan.find_fix else plan.old
+    turns = (other, *plan.fixups, plan.symptom, str(plan.rounds), str(threshold))
     parts = (
+        FORM,
         tree,
         *plan.command,
         "run",

@@ -1,6 +1,7 @@
 """A probe that runs two commits in turns on this machine: the end without the symptom and the one under test, by
 `vlmprof compare --ab`."""
 
+import contextlib
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from vlmprof.bisect.symptoms import sight
 from vlmprof.bisect.worktree import BlockedError, Fixup, Worktree
 from vlmprof.errors import Exit, UserError
 from vlmprof.records.bisect import Observation, Plan
+from vlmprof.records.run import Run
 from vlmprof.records.store import read_run, write_whole
 
 __all__ = ["Turns"]
@@ -44,7 +46,7 @@ class Turns:
             return Observation(blocked=str(error), log=str(log))
         limits = out / "thresholds.toml"
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(limits, thresholds_file(self.plan.symptom, threshold))
+        write_whole(limits, thresholds_file(self.plan, threshold))
         sides = [str(self._good.folder), str(worktree.folder)]
         rest = ["--rounds", str(self.plan.rounds), "--thresholds", str(limits), "--out", str(out / "ab")]
         rest += [] if by_stage or self.plan.symptom != STEP else ["--no-stage-breakdown"]
@@ -55,10 +57,14 @@ class Turns:
         seen = sight(log, ending.code)
         common = Observation(exit_code=ending.code, seconds=round(ending.seconds, 3), log=str(log))
         if document.exists():
-            imported = check_origins(_origins(out / "ab"), worktree.folder, self.plan.prove)
+            check_origins(_origins(out / "ab", "a"), self._good.folder, self.plan.prove)
+            imported = check_origins(_origins(out / "ab", "b"), worktree.folder, self.plan.prove)
+            _prune(out / "ab")
             return common.model_copy(
                 update={"exit_code": 0, "record": str(document), "imported": imported, "evidence": seen.evidence[-1:]}
             )
+        if ending.code == Exit.RUN_FAILED and _failed(out / "ab", "a"):
+            return common.model_copy(update={"blocked": f"the end without the symptom fails: {seen.message}"})
         if ending.code == Exit.RUN_FAILED:
             return common.model_copy(update={field: getattr(seen, field) for field in seen.__dataclass_fields__})
         return common.model_copy(update={"blocked": f"vlmprof compare refuses: {' '.join(seen.evidence[-1:])}"})
@@ -81,15 +87,30 @@ class Turns:
         self._ready = True
 
 
-def _origins(runs: Path) -> list[str]:
-    """Where the runs of the commit under test had megatron.core from: their records say so, as the two sides' imports
-    cannot be told apart from outside."""
+def _runs(folder: Path, side: str) -> list[Run]:
+    """The records of one side that can be read; those of runs that were set aside are not among them."""
     found = []
-    for folder in sorted(runs.glob("b-[0-9][0-9]")):
-        try:
-            environment = read_run(folder).environment
-        except UserError:
-            continue
-        core = environment.packages.get("megatron-core") if environment else None
-        found += [f"{core.path}/__init__.py"] if core and core.path else []
+    for run in sorted(folder.glob(f"{side}-[0-9][0-9]")):
+        with contextlib.suppress(UserError):
+            found.append(read_run(run))
     return found
+
+
+def _failed(folder: Path, side: str) -> bool:
+    return any(run.outcome.status == "failed" for run in _runs(folder, side))
+
+
+def _origins(folder: Path, side: str) -> list[str]:
+    """Where the runs of one side had megatron.core from: their records say so, as the two sides' imports cannot be told
+    apart from outside."""
+    facts = [run.environment.packages.get("megatron-core") for run in _runs(folder, side) if run.environment]
+    return [f"{core.path}/__init__.py" for core in facts if core and core.path]
+
+
+def _prune(folder: Path) -> None:
+    """Leave the records: logs and traces of up to 20 runs a commit would pile up."""
+    for left in folder.glob("*.unfinished-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    for left in folder.glob("[ab]-[0-9][0-9]/*"):
+        if left.name != "run.json":
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)

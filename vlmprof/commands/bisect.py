@@ -41,7 +41,15 @@ def bisect(
     ] = None,
     data: Annotated[str | None, typer.Option(metavar="real|mock|text-only|PATH", help="Its data.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Its steps.")] = None,
+    warmup: Annotated[int | None, typer.Option(min=0, help="Its steps that are set aside first.")] = None,
     nproc: Annotated[int | None, typer.Option(min=1, help="Its ranks.")] = None,
+    stage_breakdown: Annotated[
+        bool | None,
+        typer.Option(
+            "--stage-breakdown/--no-stage-breakdown",
+            help="Whether one run of each commit for a metric observes stages.",
+        ),
+    ] = None,
     memory_limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Its memory.")] = None,
     setup: Annotated[
         str | None, typer.Option(metavar="CMD", help="Run by sh in the worktree before the probe.")
@@ -86,7 +94,9 @@ def bisect(
         "set": tuple(set_ or ()),
         "data": data,
         "steps": steps,
+        "warmup": warmup,
         "nproc": nproc,
+        "stage_breakdown": stage_breakdown,
         "memory_limit": memory_limit,
         "setup": setup,
         "setup_depends": tuple(setup_depends or ()),
@@ -102,7 +112,7 @@ def bisect(
             else:
                 chosen = load_recipe(recipe, flags)
                 options = {"find_fix": find_fix, "first_parent": first_parent}
-                plan = make_plan(repository, range_ or "", chosen, name=recipe, **options)
+                plan = make_plan(repository, range_ or "", chosen, state.folder, name=recipe, **options)
                 document = begin(plan, state, progress)
     except KeyboardInterrupt:
         print("vlmprof: interrupted: vlmprof bisect --resume goes on, --abort drops it", file=sys.stderr)

@@ -41,6 +41,7 @@ def compare(
     ] = None,
     rounds: Annotated[int, typer.Option(min=3, help="With --ab: runs of each side at most.")] = 10,
     steps: Annotated[int, typer.Option(min=1, help="With --ab: plain steps of each run.")] = 10,
+    warmup: Annotated[int, typer.Option(min=0, help="With --ab: steps that each run sets aside first.")] = 3,
     stage_breakdown: Annotated[
         bool,
         typer.Option(
@@ -69,7 +70,13 @@ def compare(
             raise UserError(
                 "--ab trains one workload on both sides: --store, --allow and --normalize do not go with it"
             )
-        options = {"steps": steps, "nproc": nproc, "timeout": timeout, "stage_breakdown": stage_breakdown}
+        options = {
+            "steps": steps,
+            "warmup": warmup,
+            "nproc": nproc,
+            "timeout": timeout,
+            "stage_breakdown": stage_breakdown,
+        }
         first, second, files, limits = _run(a, b, (workload, set_ or [], data), options, rounds, out, limits)
     else:
         with collector_paused():

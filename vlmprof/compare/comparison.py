@@ -60,9 +60,11 @@ def compare(
             check_numbers(run, f"{label}: run of {run.created}")
     lifted, unknown = check_comparable(a, b, labels, allow, normalize)
     scales = scales_of([*a, *b], normalize)
-    samples = collect(a, b, scales, normalize)
+    told = collect(a, b, scales, normalize)
+    samples = [sample for sample in told if not thresholds.only or sample.name in thresholds.only]
     if not samples:
-        raise NotComparable(f"{labels[0]} and {labels[1]} have no figure in common: run both with --stage-breakdown")
+        what = " or ".join(thresholds.only) or "figure"
+        raise NotComparable(f"{labels[0]} and {labels[1]} have no {what} in common: run both with --stage-breakdown")
     metrics = judge(samples, thresholds, band)
     verdict = overall(metrics)
     shown_a, shown_b = _evenly(a), _evenly(b)

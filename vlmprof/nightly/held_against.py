@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vlmprof.bisect.metrics import LOSSES
-from vlmprof.compare import Thresholds, compare, load_thresholds
+from vlmprof.compare import Thresholds, compare, load_thresholds, may_be_worse
 from vlmprof.nightly.verdict import Problem
 from vlmprof.records.comparison import Comparison, Metric
 from vlmprof.records.run import Run
@@ -53,7 +53,7 @@ def of_times(ab: Comparison | None) -> Problem | None:
 
 def untold_times(ab: Comparison | None) -> str:
     """What could not be told of times, and what would tell; empty where all could."""
-    rows = [row for row in ab.metrics if row.name in TIMES and row.verdict == "undecided"] if ab else []
+    rows = [row for row in ab.metrics if row.name in TIMES and may_be_worse(row)] if ab else []
     return "; ".join(f"{row.title} is undecided: {row.reason}" for row in rows)
 
 

@@ -12,7 +12,8 @@ from typing import Literal
 
 from vlmprof.bisect.attempts import Watcher
 from vlmprof.bisect.history import Repository
-from vlmprof.bisect.metrics import half_of
+from vlmprof.bisect.metrics import MOST, half_of
+from vlmprof.bisect.plans import LEAST_ROUNDS
 from vlmprof.bisect.recipes import Recipe
 from vlmprof.bisect.symptoms import normalise
 from vlmprof.bisect.worktree import BlockedError
@@ -35,6 +36,10 @@ from vlmprof.records.run import Outcome, Run
 from vlmprof.records.store import dump_json, read_document, read_run, write_whole
 
 __all__ = ["Parts", "Setting"]
+
+
+ANSWERS = ("found", "found-set", "intermittent")
+"""Kinds of answers after which the next metric is not hunted as well."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +216,8 @@ class Parts:
         if not problem.searchable:
             return _noted(part, "neither bisected nor kept in mind: a failure of this kind is hardly a commit's doing")
         matter = matter_of(problem, self.name, self.before, self.setting.tonight, self.setting.created)
+        if matter.hunted and matter.hunted not in problem.metrics:  # mended; what is worse now is another's doing
+            matter = matter.model_copy(update={"culprit": None, "hunted": ""})
         part = part.model_copy(update={"matter": matter})
         why_not = self._why_not(matter.culprit)
         if why_not or self.before.good is None:
@@ -226,12 +233,16 @@ class Parts:
         )
         ends = good.commit.sha, self.setting.tonight.sha
         try:
-            done = search.between(*ends, self._recipe(problem, search), self.setting.created, hints)
+            for metric in problem.metrics or ("",):
+                recipe = self._recipe(problem, metric, search)
+                done = search.between(*ends, recipe, self.setting.created, hints)
+                if done.answer is not None and done.answer.kind in ANSWERS:
+                    break
         except (BlockedError, UserError) as error:  # MachineError as well: no answer here, the others go on
             return _noted(part, f"not bisected: {error}")
         kept = keep(done, search.state, self.folder / "bisect")
         if kept.answer is not None and kept.answer.kind == "found":
-            matter = matter.model_copy(update={"culprit": kept.answer.commits[0]})
+            matter = matter.model_copy(update={"culprit": kept.answer.commits[0], "hunted": metric})
         return part.model_copy(
             update={
                 "bisect": f"{self.name}/bisect/bisect.json",
@@ -241,27 +252,30 @@ class Parts:
             }
         )
 
-    def _recipe(self, problem: Problem, search: Search) -> Recipe:
-        """What is hunted, and how. Of several metrics that are worse at once the first one: most have one cause, and
-        what is left a later night finds."""
+    def _recipe(self, problem: Problem, metric: str, search: Search) -> Recipe:
+        """How to hunt a failure, or one metric of those that are worse."""
         entry = self.entry
         if problem.kind == "failure":
             job = ProbeJob(workload=self.workload, entry=entry)
             return Recipe(command=search.command(job), confirm=entry.confirm)
-        metric = problem.symptom.split(", ")[0]
+        in_turns = problem.kind == "time"
         threshold = None
-        if problem.kind == "time":
-            threshold = max(half_of(problem.change or 0.0), thresholds(entry.slowdown).changes[metric])
+        if in_turns:
+            # one digit, so that the question stays the same when the next night measures a little more or less
+            half = float(f"{half_of(problem.change or 0.0):.0e}")
+            threshold = max(min(half, MOST), thresholds(entry.slowdown).changes[metric])
         return Recipe(
             symptom=metric,
             threshold=threshold,
-            rounds=entry.rounds if problem.kind == "time" else 0,
+            rounds=max(entry.rounds, LEAST_ROUNDS) if in_turns else None,
             workload=entry.workload or self.name,
             set=entry.set,
             data=entry.data,
             steps=entry.steps,
+            warmup=entry.warmup,
             nproc=entry.nproc,
-            memory_limit="" if problem.kind == "time" else entry.memory_limit,
+            stage_breakdown=entry.stage_breakdown,
+            memory_limit="" if in_turns else entry.memory_limit,
             timeout=entry.timeout,
             confirm=entry.confirm,
         )

@@ -63,10 +63,13 @@ class Search:
             parents = self.repository.parents(hint)
             if not parents or not self._within(hint, good, bad):
                 continue
-            done = self._ask(make_plan(self.repository, f"{parents[0]}..{hint}", recipe, name="nightly"), since)
+            done = self._ask(self._plan(f"{parents[0]}..{hint}", recipe), since)
             if done.answer is not None and done.answer.kind == "found":
                 return done
-        return self._ask(make_plan(self.repository, f"{good}..{bad}", recipe, name="nightly"), since)
+        return self._ask(self._plan(f"{good}..{bad}", recipe), since)
+
+    def _plan(self, text: str, recipe: Recipe) -> Plan:
+        return make_plan(self.repository, text, recipe, self.state.folder, name="nightly")
 
     def command(self, job: ProbeJob) -> tuple[str, ...]:
         """The probe of a failure."""

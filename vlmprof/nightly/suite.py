@@ -44,7 +44,7 @@ class SuiteWorkload(BaseModel):
     """Seconds without a new step after which a run counts as hung."""
     rounds: Annotated[int, Field(ge=0)] = 0
     """Of the A/B comparison of times with the last good commit; 0: times are not compared."""
-    slowdown: Annotated[float, Field(gt=0)] | None = None
+    slowdown: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Relative change of times that matters; default: what `vlmprof compare` takes."""
     confirm: Annotated[int, Field(ge=0)] = 2
     """How often a bisect tries culprit and parent again."""

@@ -32,11 +32,16 @@ class Problem:
     change: float | None = None
     """Of times: the largest relative change."""
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those that are worse; none of a failure."""
+        return () if self.kind == "failure" else tuple(self.symptom.split(", "))
+
     def is_that_of(self, matter: Matter) -> bool:
         """Whether `matter` is about the same: the same failure, or a metric in common."""
         if self.kind == "failure" or matter.kind != self.kind:
             return (matter.kind, matter.symptom) == (self.kind, self.symptom)
-        return bool(set(self.symptom.split(", ")) & set(matter.symptom.split(", ")))
+        return bool(set(self.metrics) & set(matter.symptom.split(", ")))
 
 
 def of_failure(outcome: Outcome | None) -> Problem | None:

@@ -54,6 +54,8 @@ class Matter(Record):
     good: Good | None = None
     """The last good commit before it."""
     culprit: CommitRecord | None = None
+    hunted: str = ""
+    """Which of several metrics the culprit was found for."""
     closed_by: CommitRecord | None = None
     """The commit of the night in which it was gone; absent while it is open."""
 

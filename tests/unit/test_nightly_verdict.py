@@ -140,3 +140,14 @@ def test_one_culprit_is_one_regression() -> None:
     assert ids == ["x", "x", "z"]
     ids = [part.matter.id for part in share_matters(parts, [matter("older", "2")]) if part.matter]
     assert ids == ["x", "x", "older"]
+
+
+def test_a_culprit_of_one_metric_is_not_that_of_another() -> None:
+    _, known = spend(Remembered(), "a", OK)
+    part, _ = spend(known, "b", OK, metric("memory_peak", "losses"), comparison="c")
+    found = part.matter.model_copy(update={"culprit": commit("b"), "hunted": "memory_peak"})
+    known = known.model_copy(update={"matters": (found,)})
+    again, _ = spend(known, "c", OK, metric("memory_peak", "losses"), comparison="c")
+    assert again.matter == found
+    other, _ = spend(known, "d", OK, metric("losses"), comparison="c")
+    assert (other.matter.id, other.matter.culprit, other.matter.hunted) == (found.id, None, "")

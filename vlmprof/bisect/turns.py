@@ -17,7 +17,7 @@ from vlmprof.records.bisect import Observation, Plan
 from vlmprof.records.run import Run
 from vlmprof.records.store import read_run, write_whole
 
-__all__ = ["Turns"]
+__all__ = ["Turns", "failed", "origins", "prune"]
 
 
 class Turns:
@@ -57,13 +57,13 @@ class Turns:
         seen = sight(log, ending.code)
         common = Observation(exit_code=ending.code, seconds=round(ending.seconds, 3), log=str(log))
         if document.exists():
-            check_origins(_origins(out / "ab", "a"), self._good.folder, self.plan.prove)
-            imported = check_origins(_origins(out / "ab", "b"), worktree.folder, self.plan.prove)
-            _prune(out / "ab")
+            check_origins(origins(out / "ab", "a"), self._good.folder, self.plan.prove)
+            imported = check_origins(origins(out / "ab", "b"), worktree.folder, self.plan.prove)
+            prune(out / "ab")
             return common.model_copy(
                 update={"exit_code": 0, "record": str(document), "imported": imported, "evidence": seen.evidence[-1:]}
             )
-        if ending.code == Exit.RUN_FAILED and _failed(out / "ab", "a"):
+        if ending.code == Exit.RUN_FAILED and failed(out / "ab", "a"):
             return common.model_copy(update={"blocked": f"the end without the symptom fails: {seen.message}"})
         if ending.code == Exit.RUN_FAILED:
             return common.model_copy(update={field: getattr(seen, field) for field in seen.__dataclass_fields__})
@@ -96,18 +96,19 @@ def _runs(folder: Path, side: str) -> list[Run]:
     return found
 
 
-def _failed(folder: Path, side: str) -> bool:
+def failed(folder: Path, side: str) -> bool:
+    """Whether a run of that side came to no good end."""
     return any(run.outcome.status == "failed" for run in _runs(folder, side))
 
 
-def _origins(folder: Path, side: str) -> list[str]:
-    """Where the runs of one side had megatron.core from: their records say so, as the two sides' imports cannot be told
+def origins(folder: Path, side: str) -> list[str]:
+    """Where the runs of one side had megatron.core from, each place once: their records say so, as the two sides' imports cannot be told
     apart from outside."""
     facts = [run.environment.packages.get("megatron-core") for run in _runs(folder, side) if run.environment]
-    return [f"{core.path}/__init__.py" for core in facts if core and core.path]
+    return list(dict.fromkeys(f"{core.path}/__init__.py" for core in facts if core and core.path))
 
 
-def _prune(folder: Path) -> None:
+def prune(folder: Path) -> None:
     """Leave the records: logs and traces of up to 20 runs a commit would pile up."""
     for left in folder.glob("*.unfinished-*"):
         shutil.rmtree(left, ignore_errors=True)

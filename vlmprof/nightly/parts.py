@@ -216,8 +216,6 @@ class Parts:
         if not problem.searchable:
             return _noted(part, "neither bisected nor kept in mind: a failure of this kind is hardly a commit's doing")
         matter = matter_of(problem, self.name, self.before, self.setting.tonight, self.setting.created)
-        if matter.hunted and matter.hunted not in problem.metrics:  # mended; what is worse now is another's doing
-            matter = matter.model_copy(update={"culprit": None, "hunted": ""})
         part = part.model_copy(update={"matter": matter})
         why_not = self._why_not(matter.culprit)
         if why_not or self.before.good is None:

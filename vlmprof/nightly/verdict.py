@@ -54,10 +54,14 @@ def of_failure(outcome: Outcome | None) -> Problem | None:
 
 
 def matter_of(problem: Problem, name: str, before: Remembered, tonight: CommitRecord, date: str) -> Matter:
-    """The open matter that `problem` belongs to, or a new one."""
+    """The open matter that `problem` belongs to, or a new one.
+
+    Where the metric that its culprit was found for is mended, what is still worse is another's doing, not known yet.
+    """
     for known in before.matters:
         if problem.is_that_of(known):
-            return known
+            mended = known.hunted and known.hunted not in problem.metrics
+            return known.model_copy(update={"culprit": None, "hunted": ""}) if mended else known
     text = " ".join(f"{name}: {problem.text}".split())
     seed = "\0".join((name, before.platform, problem.kind, problem.symptom, tonight.sha))
     return Matter(

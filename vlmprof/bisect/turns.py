@@ -102,7 +102,7 @@ def failed(folder: Path, side: str) -> bool:
 
 
 def origins(folder: Path, side: str) -> list[str]:
-    """Where the runs of one side had megatron.core from, each place once: their records say so, as the two sides' imports
+    """Where the runs of one side had megatron.core from, each place once: their records say so, as imports of two sides
     cannot be told apart from outside."""
     facts = [run.environment.packages.get("megatron-core") for run in _runs(folder, side) if run.environment]
     return list(dict.fromkeys(f"{core.path}/__init__.py" for core in facts if core and core.path))

@@ -111,11 +111,7 @@ class Attempts:
             self._reference = probe.observation
 
     def _judged(self, target: Target, commit: CommitRecord) -> Probe:
-        if (
-            self.plan.rounds
-            and self.yardstick
-            and (target.commit, target.role) == (self.yardstick.commit, self.yardstick.role)
-        ):
+        if self.yardstick and self.yardstick.is_anchor(target.commit, target.role):
             text = "what the others run in turns with"
             return Probe(commit=commit, role=target.role, verdict="good", reason=text, observation=Observation())
         seen, cached = self._observed(target)

@@ -76,6 +76,10 @@ class Yardstick:
         """The end without the symptom."""
         return self.plan.new if self.plan.find_fix else self.plan.old
 
+    def is_anchor(self, commit: str, role: str) -> bool:
+        """Whether that is the side that all others run in turns with: held against itself it would tell nothing."""
+        return bool(self.plan.rounds) and (commit, role) == (self.commit, self.role)
+
     def learn(self, probe: Probe) -> None:
         """Take over what the probe of an end tells: the record to hold others against, or how large the change is."""
         if probe.role == self.role:

@@ -188,4 +188,8 @@ def test_a_slow_down_is_found_by_running_both_in_turns_and_bisected(tmp_path: Pa
     ab = json.loads(Path("second", second["ab"]).read_text())
     assert next(row for row in ab["metrics"] if row["name"] == "step_ms")["verdict"] == "worse"
     bisect = json.loads(Path("second", second["bisect"]).read_text())
-    assert all(probe["observation"]["imported"] == ["megatron/core/__init__.py"] for probe in bisect["probes"])
+    anchor, *measured = bisect["probes"]
+    assert (anchor["role"], anchor["verdict"], anchor["commit"]["sha"]) == ("good end", "good", parent)
+    assert measured
+    assert all(probe["observation"]["imported"] == ["megatron/core/__init__.py"] for probe in measured)
+    assert all(probe["held"]["change"] > 0.5 for probe in measured)

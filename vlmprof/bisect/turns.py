@@ -60,9 +60,7 @@ class Turns:
             check_origins(origins(out / "ab", "a"), self._good.folder, self.plan.prove)
             imported = check_origins(origins(out / "ab", "b"), worktree.folder, self.plan.prove)
             prune(out / "ab")
-            return common.model_copy(
-                update={"exit_code": 0, "record": str(document), "imported": imported, "evidence": seen.evidence[-1:]}
-            )
+            return common.model_copy(update={"exit_code": 0, "record": str(document), "imported": imported})
         if ending.code == Exit.RUN_FAILED and failed(out / "ab", "a"):
             return common.model_copy(update={"blocked": f"the end without the symptom fails: {seen.message}"})
         if ending.code == Exit.RUN_FAILED:

@@ -36,6 +36,13 @@ def test_mann_whitney_is_left_out_where_it_can_tell_nothing() -> None:
     assert evidence(sample(4), sample(4, 1.0), LEVEL).p["mann-whitney"] == pytest.approx(2 / 70)
 
 
+@pytest.mark.parametrize("count", [4, 8, 60])
+def test_runs_that_are_all_alike_differ_by_nothing(count: int) -> None:
+    found = evidence([1.0] * count, [1.0] * count, LEVEL)
+    assert (found.change, found.interval) == (0, (0, 0))
+    assert set(found.p.values()) == {1.0}
+
+
 def test_eight_runs_a_side_are_permuted_and_seven_are_not() -> None:
     """Sides apart from each other: hardly an arrangement is as extreme as the one seen."""
     found = evidence(sample(8), sample(8, 1.0, seed=1), LEVEL)

@@ -58,7 +58,7 @@ def test_the_bad_end_sets_the_threshold_unless_it_was_given() -> None:
     assert back.threshold == 3.0
     times.learn(probe("bad end", Observation(), Held(verdict="worse", change=0.02), "bad"))
     assert times.threshold == 0.015  # a half would be less than compare takes for a change
-    assert [(one.role, one.commit) for one in (exact, back)] == [("good end", "a"), ("bad end", "b")]
+    assert [(one.role, one.plan.without) for one in (exact, back)] == [("good end", "a"), ("bad end", "b")]
 
 
 def test_bytes_are_held_against_the_good_end() -> None:

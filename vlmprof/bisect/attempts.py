@@ -115,10 +115,10 @@ class Attempts:
             text = "what the others run in turns with"
             return Probe(commit=commit, role=target.role, verdict="good", reason=text, observation=Observation())
         seen, cached = self._observed(target)
-        held = self.yardstick.hold(seen) if self.yardstick else None
         if self.yardstick is None:
-            judgement = judge(seen, self.plan.symptom, self._reference)
+            held, judgement = None, judge(seen, self.plan.symptom, self._reference)
         else:
+            held = self.yardstick.hold(seen)
             judgement = judge_metric(seen, self.plan.symptom, held)
         return Probe(
             commit=commit,

@@ -83,7 +83,7 @@ class _Bisection:
         yardstick = self.attempts.yardstick
         if yardstick is None:
             return None
-        end, role = yardstick.commit, yardstick.role
+        end, role = self.plan.without, yardstick.role
         probe = self._known[end] = self.attempts.attempt(Target(end, role))
         return None if probe.verdict == "good" else EndsNotConfirmed(role, end, Mark(probe.verdict, probe.reason))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from vlmprof.compare import compare, load_thresholds, may_be_worse, place_of
+from vlmprof.compare.samples import STEP
 from vlmprof.errors import UserError
 from vlmprof.records.bisect import Held, Observation, Plan, Probe
 from vlmprof.records.comparison import COMPARISON_SCHEMA, Comparison
@@ -18,8 +19,6 @@ from vlmprof.records.store import read_document, read_run
 __all__ = [
     "LOSSES",
     "MOST",
-    "STEP",
-    "TIMES",
     "Yardstick",
     "default_rounds",
     "half_of",
@@ -29,11 +28,10 @@ __all__ = [
 
 LOSSES = "losses"
 """Not a metric of a comparison but a part of it: worse is, where they part by more than rounding."""
-TIMES = ("step_ms", "device_busy_ms", "exposed_ms")
+TIMES = (STEP, "device_busy_ms", "exposed_ms")
 """Metrics that one run of each commit cannot tell."""
 ROUNDS = 10
 """Runs a side of these, as `vlmprof compare --ab` has it."""
-STEP = "step_ms"
 FINEST = 1e-4
 """Relative change of what is exact that is worth a search."""
 MOST = 0.95
@@ -71,14 +69,9 @@ class Yardstick:
         """Of the end without the symptom, which is tried before any other."""
         return "bad end" if self.plan.find_fix else "good end"
 
-    @property
-    def commit(self) -> str:
-        """The end without the symptom."""
-        return self.plan.new if self.plan.find_fix else self.plan.old
-
     def is_anchor(self, commit: str, role: str) -> bool:
         """Whether that is the side that all others run in turns with: held against itself it would tell nothing."""
-        return bool(self.plan.rounds) and (commit, role) == (self.commit, self.role)
+        return bool(self.plan.rounds) and (commit, role) == (self.plan.without, self.role)
 
     def learn(self, probe: Probe) -> None:
         """Take over what the probe of an end tells: the record to hold others against, or how large the change is."""

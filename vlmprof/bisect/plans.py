@@ -9,6 +9,7 @@ import tomli_w
 
 from vlmprof.bisect.history import Ends, Repository
 from vlmprof.bisect.metrics import LOSSES, default_rounds, metric_names
+from vlmprof.bisect.proved import DEFAULT_MODULE
 from vlmprof.bisect.recipes import FAILURES, Recipe
 from vlmprof.bisect.worktree import parse_fixup
 from vlmprof.errors import UserError
@@ -19,11 +20,9 @@ from vlmprof.workload.check import check_ranks
 from vlmprof.workload.settings import data_overrides, load_workload
 from vlmprof.workload.spec import Workload
 
-__all__ = ["LEAST_ROUNDS", "make_plan"]
+__all__ = ["make_plan"]
 
 STEPS, STEPS_IN_TURNS = 3, 10
-LEAST_ROUNDS = 3
-CORE = "megatron.core"
 
 
 def make_plan(
@@ -114,8 +113,10 @@ def _rounds(recipe: Recipe) -> int:
         )
     if rounds and recipe.memory_limit:
         raise UserError("--memory-limit makes every step a counted one: it does not go with runs in turns")
-    if rounds and recipe.prove not in ("", CORE):
-        raise UserError(f"--prove does not go with runs in turns: their records tell where {CORE} came from, no others")
+    if rounds and recipe.prove not in ("", DEFAULT_MODULE):
+        raise UserError(
+            f"--prove does not go with runs in turns: their records tell where {DEFAULT_MODULE} came from, no others"
+        )
     return rounds
 
 

@@ -128,7 +128,7 @@ def _observe(ending: Ending, log: Path, record: Path) -> Observation:
     seen = sight(log, ending.code)
     if not seen.failure_class and ending.code > 128:
         return common.model_copy(update=_by_signal(ending.code - 128) | {"evidence": seen.evidence})
-    return common.model_copy(update={field: getattr(seen, field) for field in seen.__dataclass_fields__})
+    return common.model_copy(update=vars(seen))
 
 
 def _outcome(record: Path) -> Outcome | None:
@@ -151,8 +151,7 @@ def _by_signal(number: int) -> dict[str, str]:
 def cache_key(plan: Plan, tree: str, threshold: float | None = None) -> str:
     """What a measurement depends on: the tree (submodules' commits are in it), the probe, this machine's packages; in
     turns the other side and the threshold, which says when they end."""
-    other = plan.new if plan.find_fix else plan.old
-    turns = (other, *plan.fixups, plan.symptom, str(plan.rounds), str(threshold))
+    turns = (plan.without, *plan.fixups, plan.symptom, str(plan.rounds), str(threshold))
     parts = (
         FORM,
         tree,

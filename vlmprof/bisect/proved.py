@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vlmprof.errors import MachineError
 
-__all__ = ["check_origins", "import_roots", "read_origins", "witness_variables"]
+__all__ = ["DEFAULT_MODULE", "check_origins", "import_roots", "read_origins", "witness_variables"]
 
 DEFAULT_MODULE = "megatron.core"
 ROOTS = (".", "src", "3rdparty/Megatron-LM")

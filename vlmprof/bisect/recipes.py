@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from vlmprof.bisect.metrics import metric_names
+from vlmprof.compare.ab import LEAST_ROUNDS
 from vlmprof.errors import UserError
 from vlmprof.records.bisect import FailureSymptom
 from vlmprof.toml_file import read_toml
@@ -27,7 +28,7 @@ class Recipe(BaseModel):
     description: str = ""
     symptom: str = "same"
     threshold: str | float | None = None
-    rounds: Annotated[int, Field(ge=3)] | None = None
+    rounds: Annotated[int, Field(ge=LEAST_ROUNDS)] | None = None
     command: tuple[str, ...] = ()
     workload: str = "tiny"
     set: tuple[str, ...] = ()

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vlmprof.bisect.execute import clean_environment, execute, set_up
-from vlmprof.bisect.metrics import STEP, thresholds_file
+from vlmprof.bisect.metrics import thresholds_file
 from vlmprof.bisect.proved import check_origins
 from vlmprof.bisect.symptoms import sight
 from vlmprof.bisect.worktree import BlockedError, Fixup, Worktree
+from vlmprof.compare.samples import STEP
 from vlmprof.errors import Exit, UserError
 from vlmprof.records.bisect import Observation, Plan
 from vlmprof.records.run import Run
@@ -64,7 +65,7 @@ class Turns:
         if ending.code == Exit.RUN_FAILED and failed(out / "ab", "a"):
             return common.model_copy(update={"blocked": f"the end without the symptom fails: {seen.message}"})
         if ending.code == Exit.RUN_FAILED:
-            return common.model_copy(update={field: getattr(seen, field) for field in seen.__dataclass_fields__})
+            return common.model_copy(update=vars(seen))
         return common.model_copy(update={"blocked": f"vlmprof compare refuses: {' '.join(seen.evidence[-1:])}"})
 
     def _prepare(self, log: Path) -> None:
@@ -75,7 +76,7 @@ class Turns:
         """
         if self._ready:
             return
-        commit = self.plan.new if self.plan.find_fix else self.plan.old
+        commit = self.plan.without
         self._good.create(commit)
         try:
             self._good.checkout(commit, self._fixups)

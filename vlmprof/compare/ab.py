@@ -24,7 +24,7 @@ from vlmprof.records.run import Run
 from vlmprof.records.store import read_run, write_whole
 from vlmprof.workload.spec import Workload
 
-__all__ = ["Rounds", "RunFailed", "levels", "run_ab"]
+__all__ = ["LEAST_ROUNDS", "Rounds", "RunFailed", "levels", "run_ab"]
 
 SHARES = (0.5, 0.75, 1.0)
 """Of the rounds, after which the comparison is looked at."""

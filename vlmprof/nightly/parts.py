@@ -13,10 +13,10 @@ from typing import Literal
 from vlmprof.bisect.attempts import Watcher
 from vlmprof.bisect.history import Repository
 from vlmprof.bisect.metrics import MOST, half_of
-from vlmprof.bisect.plans import LEAST_ROUNDS
 from vlmprof.bisect.recipes import Recipe
 from vlmprof.bisect.symptoms import normalise
 from vlmprof.bisect.worktree import BlockedError
+from vlmprof.compare.ab import LEAST_ROUNDS
 from vlmprof.errors import MachineError, NoAnswerError, UserError
 from vlmprof.launch import run_workload
 from vlmprof.nightly.budget import Budget

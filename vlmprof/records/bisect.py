@@ -109,6 +109,11 @@ class Plan(Record):
     confirm: int = 2
     recipe: str = ""
 
+    @property
+    def without(self) -> str:
+        """The end without the symptom."""
+        return self.new if self.find_fix else self.old
+
 
 class Confirmation(Record):
     """The culprit and its parent again, in turn; then the bad end with the culprit taken back."""

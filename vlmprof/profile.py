@@ -109,10 +109,11 @@ class Profile:
             "model",
             parameters=count_parameters(models),
             missing=missing_stages(places),
+            in_layers=sorted({(place.stage, place.point.part) for place in places if place.in_layer}),
             hook_points=[
                 {
                     "stage": point.stage,
-                    "point": f"{point.owner}.{point.member}".rstrip("."),
+                    "point": point.part,
                     "found": found.count(point),
                 }
                 for point in HOOK_POINTS

@@ -111,7 +111,6 @@ def test_kernels_of_another_step_are_left_out_and_waits_are_counted_where_they_a
     assert step.kernels == 2
     assert rows(step)["decoder", "forward"][4] == 1
     assert step.graph_launches == {"decoder": 1}
-    assert step.entered == ["decoder", "step"]
 
 
 def test_a_trace_without_our_step_is_no_trace() -> None:
@@ -144,17 +143,26 @@ def traced(**changes: Any) -> dict[str, Any]:
         "named_ms": 45.0,
         "kernels": 10,
         "graph_launches": {},
-        "entered": ["step", "decoder"],
+        "entered": [["decoder", "language.decoder"], ["decoder.dispatcher.dispatch", "dispatcher.token_dispatch"]],
         "rows": [["decoder", "forward", 30.0, 10.0, 0.0, 5.0, 2]],
     }
     return {"kernels": {**facts, **changes}}
 
 
 def test_what_replays_inside_graphs_is_named_and_never_0() -> None:
-    hooked = ["decoder", "decoder.attention"]
+    hooked = [
+        ("decoder.attention", "layer.self_attention"),
+        ("decoder.dispatcher.dispatch", "dispatcher.dispatch_preprocess"),
+        ("decoder.dispatcher.dispatch", "dispatcher.token_dispatch"),
+    ]
     assert device_of([traced()], hooked).hidden == ()  # type: ignore[union-attr]
-    (hidden,) = device_of([traced(graph_launches={"decoder": 4})], hooked).hidden  # type: ignore[union-attr]
-    assert hidden.startswith("decoder.attention: ")
+    device = device_of([traced(graph_launches={"decoder": 4})], hooked)
+    assert device is not None
+    attention, dispatch = device.hidden
+    assert attention.startswith("decoder.attention: ")
+    assert dispatch.startswith("decoder.dispatcher.dispatch in part (dispatcher.dispatch_preprocess): ")
+    assert device.hides("decoder.attention")
+    assert not device.hides("decoder.dispatcher.dispatch")
     assert device_of([], hooked) is None
     assert coverage_kernels([traced()]) == 0.9
     (row,) = with_kernels([], [traced(), traced(rows=[["decoder", "forward", 50.0, 20.0, 0.0, 5.0, 2]])])

@@ -7,7 +7,7 @@ from vlmprof.records.figures import Absent, Figure, Measured, Source
 from vlmprof.records.journal import Event
 from vlmprof.records.run import Device, Stage
 from vlmprof.records.stage_times import Key
-from vlmprof.records.stage_tree import STAGES, ancestors
+from vlmprof.records.stage_tree import STAGES
 
 __all__ = ["coverage_kernels", "device_of", "with_kernels"]
 
@@ -16,8 +16,12 @@ def _mean(samples: Sequence[float], unit: str = "ms", source: Source = "kernel")
     return Figure(value=statistics.fmean(samples), unit=unit, source=source, samples=tuple(samples))
 
 
-def device_of(traced: Sequence[Event], hooked: Iterable[str]) -> Device | None:
-    """The device over whole traced steps; None where none was traced. `hooked`: stages with hook points here."""
+Part = tuple[str, str]
+"""(stage, hook point)"""
+
+
+def device_of(traced: Sequence[Event], in_layers: Iterable[Part]) -> Device | None:
+    """The device over whole traced steps; None where none was traced. `in_layers`: what is hooked within layers."""
     if not traced:
         return None
     steps = [step["kernels"] for step in traced]
@@ -32,26 +36,29 @@ def device_of(traced: Sequence[Event], hooked: Iterable[str]) -> Device | None:
         launch_bound_ms=mean("idle_ms"),
         syncs=_mean([sum(row[6] for row in step["rows"]) for step in steps], "calls"),
         kernels=statistics.fmean(step["kernels"] for step in steps),
-        hidden=tuple(_hidden(steps, hooked)),
+        hidden=tuple(_hidden(steps, in_layers)),
     )
 
 
-def _hidden(steps: Sequence[Event], hooked: Iterable[str]) -> list[str]:
-    """Stages that are in the model but were never entered while CUDA graphs were launched: they replayed inside."""
+def _hidden(steps: Sequence[Event], in_layers: Iterable[Part]) -> list[str]:
+    """Stages of layers that were never entered while CUDA graphs were launched: they replayed inside; or parts of
+    them."""
     launches: dict[str, float] = {}
     for step in steps:
         for stage, count in step["graph_launches"].items():
             launches[stage] = launches.get(stage, 0.0) + count / len(steps)
     if not launches:
         return []
-    seen = {stage for step in steps for stage in step["entered"]}
-    seen |= {name for stage in seen for name in ancestors(stage)}
+    seen = {(stage, part) for step in steps for stage, part in step["entered"]}
+    whole = {stage for stage, _ in seen}
+    parts: dict[str, list[str]] = {}
+    for stage, part in in_layers:
+        if (stage, part) not in seen:
+            parts.setdefault(stage, []).append(part)
     within = ", ".join(f"{count:.0f} in {stage}" for stage, count in launches.items())
-    return [
-        f"{stage}: its kernels replay inside CUDA graphs (launches a step: {within}), whose time stands there"
-        for stage in STAGES
-        if stage in set(hooked) and stage not in seen
-    ]
+    reason = f"replayed inside CUDA graphs (launches a step: {within}), whose time stands there"
+    named = [(stage, f"{stage} in part ({', '.join(parts[stage])})") for stage in STAGES if stage in parts]
+    return [f"{in_part if stage in whole else stage}: {reason}" for stage, in_part in named]
 
 
 def coverage_kernels(traced: Sequence[Event]) -> float | None:

@@ -138,7 +138,11 @@ class Device(Record):
     kernels: float
     """Launched a step."""
     hidden: tuple[str, ...] = ()
-    """Stages whose kernels ran inside a CUDA graph and could not be told apart, each with the reason."""
+    """Stages whose kernels ran inside a CUDA graph and could not be told apart, in part or whole: `stage: reason`."""
+
+    def hides(self, stage: str) -> bool:
+        """Whether all of a stage is hidden so: it has no times, which is not 0."""
+        return any(one.startswith(f"{stage}:") for one in self.hidden)
 
 
 class Finding(Record):

@@ -47,7 +47,7 @@ def device_table(run: Run, device: Device) -> FittedTable:
         table.add_row(
             Text(branch(stage, seen), style="bold" if stage == "step" else ""),
             _ms(busy),
-            f"{busy / whole:.1%}" if whole else "-",
+            "hidden" if device.hides(stage) else f"{busy / whole:.1%}" if busy and whole else "",
             _ms(line["total_ms"]),
             _ms(line["exposed_ms"]),
             _ms(line["launch_bound_ms"]),

@@ -114,6 +114,7 @@ def _device_table(run: Run, device: Device) -> Table:
     rows = []
     for stage in seen:
         times = [show_ms(sums[stage].get(name)) if sums[stage].get(name) else "" for name in COLUMNS if name != "syncs"]
+        times[0] = times[0] or ("hidden" if device.hides(stage) else "")
         syncs = sums[stage].get("syncs")
         rows.append((branch(stage, seen), *times, f"{syncs:,.0f}" if syncs else ""))
     caption = (

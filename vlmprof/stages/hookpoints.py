@@ -30,6 +30,11 @@ class HookPoint:
     """Only told apart when re-run inside backward: what Megatron can recompute without its stage."""
     counts_micro_batches: bool = False
 
+    @property
+    def part(self) -> str:
+        """E.g. `moe.router`."""
+        return f"{self.owner}.{self.member}".rstrip(".")
+
 
 HOOK_POINTS: tuple[HookPoint, ...] = (
     HookPoint("other", "root", "", counts_micro_batches=True),
@@ -83,6 +88,11 @@ class Place:
     stage: str
     layer: int | None
     point: HookPoint
+
+    @property
+    def in_layer(self) -> bool:
+        """Whether it is a stage of its own within a layer: what a CUDA graph of the layer can swallow."""
+        return self.layer is not None and self.point.marks_backward and not self.point.rerun_only
 
 
 def find_places(models: list[torch.nn.Module], optimizer: Any = None) -> list[Place]:

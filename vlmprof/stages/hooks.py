@@ -43,14 +43,19 @@ class Hooks:
         self.also = also
         """Wraps a place's function once more, innermost: to look at what it returns."""
         self._undo: list[tuple[Any, str, Any]] = []
+        self._made: dict[int, tuple[Function, Function]] = {}
+        """By place: what it was when it was last wrapped, and the wrapper, good as long as it is the same."""
 
     def install(self) -> None:
-        for place in self.places:
+        for number, place in enumerate(self.places):
             original = getattr(place.owner, place.attribute)
+            made = self._made.get(number)
+            if made is None or made[0] != original:
+                made = self._made[number] = original, self._wrap(self.also(place, original), place)
             # An attribute of the instance itself is put back; one of the class shows again when ours is deleted.
             own = vars(place.owner).get(place.attribute) if hasattr(place.owner, "__dict__") else None
             self._undo.append((place.owner, place.attribute, own))
-            object.__setattr__(place.owner, place.attribute, self._wrap(self.also(place, original), place))
+            object.__setattr__(place.owner, place.attribute, made[1])
 
     def remove(self) -> None:
         while self._undo:
@@ -66,8 +71,7 @@ class Hooks:
             return timed(self.recorder, function, Range(place.stage, None, "step"))
         if point.rerun_only:
             return _rerun(self.recorder, function, Range(place.stage, place.layer, "recompute"))
-        part = f"{point.owner}.{point.member}"
-        wrapped = staged(self.recorder, function, place.stage, place.layer, part, point.marks_backward)
+        wrapped = staged(self.recorder, function, place.stage, place.layer, point.part, point.marks_backward)
         return _counting(self.recorder, wrapped) if point.counts_micro_batches else wrapped
 
 

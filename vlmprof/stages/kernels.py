@@ -48,8 +48,6 @@ class StepKernels:
     kernels: int
     graph_launches: dict[str, int] = field(default_factory=dict)
     """Stage -> CUDA graphs it launched."""
-    entered: list[str] = field(default_factory=list)
-    """Stages that the host was in at all."""
     rows: list[tuple[str, str, float, float, float, float, int]] = field(default_factory=list)
     """(stage, phase, busy, busy of its own, exposed, idle of its own, host syncs of its own)"""
 
@@ -207,7 +205,6 @@ def read_kernels(events: Sequence[Mapping[str, Any]], known: Mapping[str, Where]
         named_ms=named_us / 1e3,
         kernels=sum(map(len, own.values())),
         graph_launches=_count(host, events, GRAPH),
-        entered=sorted({known[event["name"]][0] for event in events if event.get("name") in known}),
         rows=_rows(own, talk, union(compute), _idle(host, window, everything), _by_place(host, events, SYNCS)),
     )
 

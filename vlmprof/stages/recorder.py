@@ -5,6 +5,7 @@ be told (no gradient reaches the stage's input): such a range is closed by whate
 that cannot lie inside it, a forward range, or the end of the backward pass.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,8 @@ class Recorder:
         self._ids: dict[Range, int] = {}
         self._stack: list[int] = []
         self._holds: dict[tuple[int, int], bool] = {}
+        self._within: dict[int, frozenset[int]] = {}
+        """Forward range -> those that were open when it was first entered."""
         self._outside = self.id_of(Range("other", None, "backward"))
         self._step = self.id_of(Range("step", None, "step"))
         self._marked_node, self._marked_begins = -1, [-1]
@@ -91,6 +94,8 @@ class Recorder:
         """Enter a range from a wrapper. Outside a backward pass none of its ranges can still be open."""
         if self._backward_base is not None and in_backward() == -1:
             self.close_backward()
+        if range_id not in self._within:
+            self._within[range_id] = frozenset(self._stack)
         self.enter(range_id)
 
     def unwind(self, depth: int) -> None:
@@ -165,9 +170,15 @@ class Recorder:
 
     def _may_hold(self, above: int, below: int) -> bool:
         """Whether an open range stays open when a backward range begins. A forward re-run always does: its own
-        wrapper closes it."""
+        wrapper closes it. Of two places of one stage, the one does in whose forward the other lay."""
         fits = self._holds.get((above, below))
         if fits is None:
-            outer = self.ranges[above]
-            fits = self._holds[above, below] = outer.phase != "backward" or outer.holds(self.ranges[below])
+            outer, inner = self.ranges[above], self.ranges[below]
+            fits = outer.phase != "backward" or outer.holds(inner)
+            if fits and (outer.stage, outer.layer, outer.phase) == (inner.stage, inner.layer, inner.phase):
+                fits = self._forward_of(outer) in self._within.get(self._forward_of(inner), frozenset())
+            self._holds[above, below] = fits
         return fits
+
+    def _forward_of(self, range_: Range) -> int:
+        return self.id_of(replace(range_, phase="forward"))

@@ -13,6 +13,7 @@ import torch
 from torch._C._profiler import RecordScope
 from torch.autograd import profiler
 
+from vlmprof.stages.attribution import LEAVE
 from vlmprof.stages.clock import NoClock
 from vlmprof.stages.hooks import Hooks
 from vlmprof.stages.kernels import read_kernels
@@ -46,12 +47,13 @@ class Tracing:
 
     def stop(self) -> Callable[[], dict[str, Any]]:
         """The profiler off and the model as it was; also after an exception."""
-        self._recorder.end_step()
+        ranges = [self._recorder.ranges[code] for _, code in self._recorder.end_step() if code != LEAVE]
+        entered = sorted({(range_.stage, range_.part) for range_ in ranges})
         self._hooks.remove()
         taken, self._profiler = self._profiler, None
         if taken is not None:
             taken.__exit__(None, None, None)  # waits for the device
-        return lambda: {"kernels": self._kernels(taken)}
+        return lambda: {"kernels": {**self._kernels(taken), "entered": entered}}
 
     def _kernels(self, taken: Any) -> dict[str, Any]:
         """The fields of `StepKernels`."""

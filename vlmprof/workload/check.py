@@ -99,6 +99,13 @@ IMPOSSIBLE: tuple[Rule, ...] = (
         lambda w: "knobs.cuda_graph_scope needs knobs.cuda_graph=local or transformer_engine",
     ),
     (
+        lambda w: w.knobs.cuda_graph == "local" and "attn" in w.knobs.cuda_graph_scope,
+        lambda w: (
+            "knobs.cuda_graph=local captures no attention of an MoE layer: leave attn out of knobs.cuda_graph_scope, "
+            "or use transformer_engine"
+        ),
+    ),
+    (
         lambda w: w.knobs.cuda_graph != "none" and w.knobs.recompute == "full",
         lambda w: (
             f"knobs.cuda_graph={w.knobs.cuda_graph} cannot hold layers that knobs.recompute=full runs again: "

@@ -8,6 +8,7 @@ import torch
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.enums import ModelType
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
@@ -78,8 +79,12 @@ class VisionLanguageModel(MegatronModule):  # type: ignore[misc]
 
 
 CPU = torch.device("cpu")
-SAFE_GRAPH_SCOPE = ("attn", "moe_router", "moe_preprocess")
-"""What an MoE layer can capture without expert capacity: all but what depends on how many tokens each expert gets."""
+SAFE_GRAPH_SCOPE = {
+    "transformer_engine": ("attn", "moe_router", "moe_preprocess"),
+    "local": ("moe_router", "moe_preprocess"),
+}
+"""What an MoE layer can capture without expert capacity: all but what depends on how many tokens each expert gets.
+Megatron's `local` leaves an MoE layer's attention out: it would take the whole layer with it."""
 
 
 def build_model(workload: Workload, dtype: torch.dtype, device: torch.device = CPU) -> VisionLanguageModel:
@@ -155,7 +160,7 @@ def build_model(workload: Workload, dtype: torch.dtype, device: torch.device = C
         Merger(projector_config, encoder, workload.model.merged_width, layers.projector_submodules()),
         GPTModel(
             config=language_config,
-            transformer_layer_spec=layers.decoder_layer_spec(decoder),
+            transformer_layer_spec=_graphable(workload, layers.decoder_layer_spec(decoder)),
             vocab_size=decoder.vocab_size,
             max_sequence_length=workload.data.seq_length,
             position_embedding_type="rope",
@@ -218,7 +223,26 @@ def _graphs(workload: Workload) -> dict[str, Any]:
     parts = "cuda_graph_modules" if "cuda_graph_modules" in fields else "cuda_graph_scope"
     if knobs.cuda_graph == "none":
         return {}
-    return {"cuda_graph_impl": knobs.cuda_graph, parts: list(knobs.cuda_graph_scope or SAFE_GRAPH_SCOPE)}
+    scope = knobs.cuda_graph_scope or SAFE_GRAPH_SCOPE[knobs.cuda_graph]
+    return {"cuda_graph_impl": knobs.cuda_graph, parts: list(scope)}
+
+
+def _graphable(workload: Workload, spec: ModuleSpec) -> ModuleSpec:
+    """The decoder's layer; with `local` graphs Megatron's own for MoE, which captures the parts around the experts.
+
+    Raises:
+        UserError: this version has no such layer.
+    """
+    if workload.knobs.cuda_graph == "local":
+        try:
+            from megatron.core.transformer.transformer_layer import MoETransformerLayer
+        except ImportError:
+            raise UserError(
+                f"megatron-core {megatron.core.__version__} cannot capture parts of an MoE layer with "
+                "knobs.cuda_graph=local: use transformer_engine, or a newer version"
+            ) from None
+        spec.module = MoETransformerLayer
+    return spec
 
 
 def _only_if_set(**settings: Any) -> dict[str, Any]:

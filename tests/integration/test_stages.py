@@ -9,7 +9,10 @@ from torch import Tensor
 
 from tests.integration.training import losses, small, train_here
 from vlmprof.records.run import Run
+from vlmprof.stages.attribution import attribute
 from vlmprof.stages.clock import WallClock
+from vlmprof.stages.hooks import staged
+from vlmprof.stages.recorder import Recorder
 
 pytestmark = [pytest.mark.usefixtures("megatron"), pytest.mark.filterwarnings("ignore")]
 
@@ -187,10 +190,8 @@ def test_recomputation_changes_no_loss(recompute: tuple[str, ...]) -> None:
 
 
 def test_hooks_change_no_loss_and_nothing_is_left_of_them() -> None:
-    from vlmprof.stages.clock import WallClock
     from vlmprof.stages.hookpoints import find_places
     from vlmprof.stages.hooks import Hooks
-    from vlmprof.stages.recorder import Recorder
     from vlmprof.workload.model import build_model
 
     model = build_model(small(), torch.float32)
@@ -200,6 +201,65 @@ def test_hooks_change_no_loss_and_nothing_is_left_of_them() -> None:
     assert any(dict(vars(module)) != before[name] for name, module in model.named_modules())
     hooks.remove()
     assert all(dict(vars(module)) == before[name] for name, module in model.named_modules())
+
+
+def test_a_wrapper_is_made_anew_where_what_it_wraps_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vlmprof.stages.hookpoints import find_places
+    from vlmprof.stages.hooks import Hooks
+    from vlmprof.workload.model import build_model
+
+    hooks = Hooks(Recorder(WallClock()), find_places([build_model(small(), torch.float32)]))
+    router = next(place.owner for place in hooks.places if place.stage == "decoder.router")
+
+    def wrapper() -> object:
+        hooks.install()
+        made = vars(router)["forward"]
+        hooks.remove()
+        return made
+
+    first = wrapper()
+    assert wrapper() is first
+    monkeypatch.setattr(type(router), "forward", lambda self: "changed")
+    assert wrapper() is not first
+    hooks.install()
+    assert router.forward() == "changed"
+    hooks.remove()
+
+
+def backward_times(clock: StoppedClock, forward: Callable[[Recorder, Tensor], Tensor]) -> dict[str, float]:
+    """Range name -> self ms that is not 0, of a step in which what `forward` computes goes backward."""
+    recorder = Recorder(clock)
+    recorder.begin_step()
+    forward(recorder, torch.ones(2, requires_grad=True)).sum().backward()
+    times = attribute(recorder.end_step(), clock.milliseconds)
+    found: dict[str, float] = {}
+    for number, time_ in times.items():
+        if time_.self_ms:
+            found[recorder.ranges[number].name] = found.get(recorder.ranges[number].name, 0.0) + time_.self_ms
+    return found
+
+
+def slowed(clock: StoppedClock, milliseconds: float) -> Callable[[Tensor], Tensor]:
+    return lambda value: SlowBackward.apply(value, lambda: clock.sleep(milliseconds))
+
+
+def test_what_replays_before_the_first_place_of_a_stage_is_not_that_stages(clock: StoppedClock) -> None:
+    def forward(recorder: Recorder, value: Tensor) -> Tensor:
+        value = slowed(clock, 5)(value)  # a CUDA graph, say, that has swallowed what is before
+        for milliseconds, part in ((1, "dispatcher.token_dispatch"), (2, "dispatcher.dispatch_postprocess")):
+            value = staged(recorder, slowed(clock, milliseconds), "decoder.dispatcher.dispatch", 0, part)(value)
+        return value
+
+    assert backward_times(clock, forward) == {"decoder.0.dispatcher.dispatch/backward": 3.0, "other/backward": 5.0}
+
+
+def test_a_place_within_another_of_its_stage_leaves_the_rest_to_it(clock: StoppedClock) -> None:
+    def forward(recorder: Recorder, value: Tensor) -> Tensor:
+        inner = staged(recorder, slowed(clock, 1), "encoder", None, "vision.decoder")
+        whole = staged(recorder, lambda one: inner(slowed(clock, 2)(one)), "encoder", None, "vision")
+        return whole(slowed(clock, 4)(value))
+
+    assert backward_times(clock, forward) == {"encoder/backward": 3.0, "other/backward": 4.0}
 
 
 def test_every_stage_of_the_model_is_found_and_every_phase_is_seen() -> None:

@@ -87,7 +87,7 @@ def nan_step(run: Run) -> Run:
     [
         ([], "name at least one run"),
         ([a_run(5, outcome="failed")], "failed: only a run that ended well"),
-        ([a_run(5, steps=1)], "has 1 plain steps: a baseline needs 5"),
+        ([a_run(5, steps=1)], "has 1 plain steps: a baseline needs 3"),
         ([a_run(5), a_run(5)], "is named twice"),
         ([a_run(0)], "is in the baseline already"),
         ([nan_step(a_run(5))], "a figure that is no number"),

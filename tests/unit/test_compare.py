@@ -176,9 +176,16 @@ def test_normalized_by_useful_tokens_twice_the_work_in_twice_the_time_is_the_sam
 def test_layout_version_and_knobs_are_caveats() -> None:
     other = {**SETTINGS, "layout": {"ep": 2}}
     packages = {"megatron-core": {"version": "0.17.1", "commit": "a" * 40}}
-    found = judged([a_run()], [a_run(settings=other, hash8="1" * 8, environment={"packages": packages})])
+    host = {"system": "Linux", "driver": "580.1"}
+    variables = {"CUDA_HOME": "/usr/local/cuda", "NCCL_ALGO": "Ring"}
+    stored = {"host": {**host, "driver": "570.2"}, "variables": {"CUDA_HOME": ".../cuda", "NCCL_ALGO": "Tree"}}
+    changed = {"packages": packages, "host": host, "variables": variables}
+    found = judged([a_run(environment=stored)], [a_run(settings=other, hash8="1" * 8, environment=changed)])
     assert "layout.ep: 1 against 2" in found.caveats
     assert "megatron-core: 0.16.1 against 0.17.1 (aaaaaaaaaa)" in found.caveats
+    assert "host driver: 570.2 against 580.1" in found.caveats
+    assert "NCCL_ALGO: Tree against Ring" in found.caveats
+    assert not any(note.startswith("CUDA_HOME") for note in found.caveats)  # baselines keep no folders
     assert found.b.commit == "a" * 40
 
 

@@ -32,16 +32,20 @@ def test_a_setting_is_named_by_its_full_path_or_an_unambiguous_last_segment() ->
         ("model.decoder.num_attention_heads=5", "does not divide by model.decoder.num_query_groups 2"),
         ("layout.tp=2", "is not built yet"),
         ("max_pixels=100", "smaller than the least picture"),
+        ("cuda_graph=local cuda_graph_scope=['attn']", "captures no attention of an MoE layer"),
+        ("cuda_graph=local recompute=full", "cannot hold layers that knobs.recompute=full runs again"),
+        ("cuda_graph_scope=['attn']", "needs knobs.cuda_graph=local or transformer_engine"),
         ("global_batch_size=3", None),
         ("micro_batch_size=3", "does not divide by knobs.micro_batch_size 3"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(assignment: str, expected: str | None) -> None:
+    assignments = assignment.split()
     if expected is None:
-        load_workload("tiny", [assignment])
+        load_workload("tiny", assignments)
         return
     with pytest.raises(UserError) as error:
-        load_workload("tiny", [assignment])
+        load_workload("tiny", assignments)
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vlmprof.records.run import Run
+from vlmprof.records.slim import without_paths
 
 __all__ = ["caveats"]
 
@@ -54,7 +55,7 @@ def _facts_of(run: Run) -> Iterator[tuple[str, str]]:
         if name not in VOLATILE:
             yield f"host {name}", str(value)
     for name, value in environment.variables.items():
-        yield name, value
+        yield name, without_paths(value)  # as baselines keep them
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

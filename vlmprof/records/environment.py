@@ -23,6 +23,7 @@ PACKAGES = (
     "nvtx",
     "triton",
 )
+DRIVER = Path("/sys/module/nvidia/version")
 VARIABLE_PREFIXES = ("NCCL_", "NVTE_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "CUDA_", "CUBLAS_", "GLOO_")
 
 
@@ -47,6 +48,7 @@ def host_facts() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "load_average": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
+        **_driver(),
     }
 
 
@@ -82,6 +84,14 @@ def _git(path: Path, *arguments: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _driver() -> dict[str, str]:
+    """Version of the GPU's driver; nothing where there is none."""
+    try:
+        return {"driver": DRIVER.read_text(encoding="utf-8").strip()}
+    except OSError:
+        return {}
 
 
 def _cpu_name() -> str:

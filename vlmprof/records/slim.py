@@ -13,10 +13,11 @@ from vlmprof.records.run import Run
 if TYPE_CHECKING:
     from vlmprof.records.summary import Summary
 
-__all__ = ["MIN_STEPS", "differences_beneath", "fingerprint", "refuse_unfit", "slim", "tested_state"]
+__all__ = ["MIN_STEPS", "differences_beneath", "fingerprint", "refuse_unfit", "slim", "tested_state", "without_paths"]
 
-MIN_STEPS = 5
-"""Plain steps that a run needs: with fewer, its median says more of one step than of the run."""
+MIN_STEPS = 3
+"""Plain steps that a run needs: of three, the median still sets a lone bad step aside. How steady such values are is
+seen in the runs of the baseline themselves."""
 
 LEFT_OUT = {"layers", "hook_points", "findings", "notes", "traces"}
 _PATH = re.compile(r"(?<![\w./])/(?:[^\s/:'\",]+/)*([^\s/:'\",]+)/?")
@@ -30,15 +31,16 @@ def slim(run: Run) -> Run:
         facts["host"] = ""
     for package in (content.get("environment") or {}).get("packages", {}).values():
         package["path"] = ""
-    return Run.model_validate(_without_paths(content))
+    return Run.model_validate(without_paths(content))
 
 
-def _without_paths(value: Any) -> Any:
+def without_paths(value: Any) -> Any:
+    """The same, of every absolute path in its strings the last part only: `/usr/local/cuda` -> `.../cuda`."""
     if isinstance(value, str):
         return _PATH.sub(r".../\1", value)
     if isinstance(value, dict):
-        return {_without_paths(key): _without_paths(item) for key, item in value.items()}
-    return [_without_paths(item) for item in value] if isinstance(value, list | tuple) else value
+        return {without_paths(key): without_paths(item) for key, item in value.items()}
+    return [without_paths(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def fingerprint(run: Run) -> str:

@@ -167,7 +167,7 @@ def staged(
 
 def _marked(value: Tensor, end: Callable[[Any], None]) -> Tensor:
     """`value`, or a view of it whose autograd node tells that the stage's backward is over."""
-    if not value.requires_grad or isinstance(value, torch.nn.Parameter):
+    if not value.requires_grad or (value.is_leaf and isinstance(value, torch.nn.Parameter)):
         return value
     view = value[...]
     view.grad_fn.register_prehook(end)  # type: ignore[union-attr]  # a view of what requires grad has one

@@ -132,10 +132,10 @@ def train(
     finally:
         profile.close()
         gc.unfreeze()
-        _let_go(model, optimizer)
+        let_go(model, optimizer)
 
 
-def _let_go(model: torch.nn.Module, optimizer: Any) -> None:
+def let_go(model: torch.nn.Module, optimizer: Any) -> None:
     """Free what was trained: autograd's nodes keep Megatron's DDP alive where the collector cannot see it, and the next
     run in this process would find the memory taken."""
     owners = parameter_stages([model], [])

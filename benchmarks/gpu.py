@@ -20,7 +20,6 @@ import torch
 
 from vlmprof import profile
 from vlmprof.advice import advise
-from vlmprof.launch import RunOptions, run_workload
 from vlmprof.records.assemble import assemble
 from vlmprof.records.environment import package_versions
 from vlmprof.records.figures import Figure
@@ -111,10 +110,11 @@ def observer() -> None:
 
     for name, assignments in WORKLOADS:
         schedule = [PlannedStep("plain", 0, warmup=True)] * 3 + [PlannedStep("counted", 0)]
-        # Every order in turn: a kind has no predecessor of its own, whose leavings it would bear.
-        orders = itertools.cycle(itertools.permutations(["plain", "traced", "spanned"]))
-        for number, kinds in zip(range(PAIRS), orders, strict=False):
-            schedule += [PlannedStep(kind, number % 10) for kind in kinds]  # type: ignore[arg-type]
+        # In random order: a kind has no predecessor of its own, whose leavings it would bear.
+        random = np.random.default_rng(0)
+        for number in range(PAIRS):
+            kinds = random.permutation(["plain", "traced", "spanned"]).tolist()
+            schedule += [PlannedStep(kind, number % 10) for kind in kinds]
         profile.make_observers = with_named
         journal = MemoryJournal()
         workload = workload_of(*assignments, kind="mock")
@@ -248,14 +248,9 @@ SWEEP: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 
 
-def in_a_process(workload: Workload) -> Run:
-    """`vlmprof run --stage-breakdown`: for CUDA graphs, whose failure leaves a process of no further use."""
-    run, _ = run_workload(workload, RunOptions(steps=STEPS, stage_breakdown=True, out=Path(mkdtemp()) / "run"))
-    return run
-
-
 def sweep() -> None:
-    """The settings that the guidance speaks of, one changed at a time."""
+    """The settings that the guidance speaks of, one changed at a time. `local` graphs last: Megatron captures them once
+    a process."""
     print("\n## 4. The guidance's lessons, measured\n")
     print(f"Four sequences a step; median of {STEPS} plain steps; busy of a traced one; peak as the allocator says.\n")
     print(
@@ -266,7 +261,7 @@ def sweep() -> None:
     hidden: list[str] = []
     for name, assignments, kind in SWEEP:
         workload = workload_of(*assignments, kind=kind)
-        run = trained(workload, plan(STEPS))[0] if workload.knobs.cuda_graph == "none" else in_a_process(workload)
+        run, _ = trained(workload, plan(STEPS))
         if run.outcome.status != "ok" or run.device is None or run.memory is None:
             print(f"| {name} | {run.outcome.failure_class}: {(run.outcome.message or '')[:100]} |", flush=True)
             continue

@@ -75,6 +75,7 @@ HELD = [
     (FINE, None, "skip", "no record"),
     (OOM, Held(verdict="worse", change=0.1), "skip", "it fails"),
     (seen(blocked="no submodule"), None, "skip", "no submodule"),
+    (seen(code=125), None, "skip", "cannot be tested"),
 ]
 
 

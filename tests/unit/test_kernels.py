@@ -164,6 +164,12 @@ def test_what_replays_inside_graphs_is_named_and_never_0() -> None:
     assert device.hides("decoder.attention")
     assert not device.hides("decoder.dispatcher.dispatch")
     assert device_of([], hooked) is None
+    without_pictures = device_of([traced(graph_launches={"decoder": 4})], [("encoder.mlp", "dense")])
+    assert without_pictures is not None
+    assert without_pictures.hidden == ()  # it did not run at all
+    whole_step = device_of([traced(graph_launches={"other": 1})], [("encoder.mlp", "dense")])
+    assert whole_step is not None
+    assert whole_step.hides("encoder.mlp")
     assert coverage_kernels([traced()]) == 0.9
     (row,) = with_kernels([], [traced(), traced(rows=[["decoder", "forward", 50.0, 20.0, 0.0, 5.0, 2]])])
     assert row.busy_ms.value == 40.0  # type: ignore[union-attr]
@@ -178,7 +184,9 @@ def test_ranks_are_averaged_stage_by_stage() -> None:
         return {**base, **traced(**changes)}
 
     other = [["decoder", "forward", 50.0, 20.0, 0.0, 15.0, 2], ["head", "forward", 4.0, 4.0, 0.0, 0.0, 0]]
-    (merged,) = merge_steps({0: [step()], 1: [step(busy_ms=60.0, rows=other)]})
+    entered = [["decoder", "language.decoder"], ["head", "language.output_layer"]]
+    (merged,) = merge_steps({0: [step()], 1: [step(busy_ms=60.0, rows=other, entered=entered)]})
+    assert [stage for stage, _ in merged["kernels"]["entered"]] == ["decoder", "decoder.dispatcher.dispatch", "head"]
     assert merged["kernels"]["busy_ms"] == 50.0
     found = {(row[0], row[1]): row[2:] for row in merged["kernels"]["rows"]}
     assert found["decoder", "forward"] == [40.0, 15.0, 0.0, 10.0, 2.0]

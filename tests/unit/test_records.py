@@ -10,7 +10,7 @@ from vlmprof.records.assemble import assemble
 from vlmprof.records.figures import Absent, Figure, middle_half
 from vlmprof.records.journal import Event, FileJournal, read_journal
 from vlmprof.records.run import Outcome, Run
-from vlmprof.records.schedule import alternate, plan_kinds
+from vlmprof.records.schedule import alternate, plan_kinds, spread
 from vlmprof.records.store import dump_json, read_run, write_whole
 from vlmprof.report.terminal import bar, render_text
 
@@ -175,6 +175,13 @@ def test_kinds_replay_the_same_batches_and_take_turns_at_going_first() -> None:
     assert [step.batch for step in plan] == [2, 2, 3, 3, 4, 4, 5, 5]
     assert [step.kind for step in plan] == ["plain", "spanned", "spanned", "plain"] * 2
     assert all(step.kind == "plain" for step in plan_kinds(3, 1, ()))
+
+
+@pytest.mark.parametrize(
+    ("steps", "most", "chosen"), [(2, 3, {0, 1}), (3, 5, {0, 1, 2}), (1, 5, {0}), (10, 5, {0, 2, 4, 7, 9}), (9, 1, {0})]
+)
+def test_a_kind_that_costs_more_is_spread_over_the_run(steps: int, most: int, chosen: set[int]) -> None:
+    assert spread(steps, most) == chosen
 
 
 def test_attached_profiles_alternate_without_end() -> None:

@@ -12,6 +12,7 @@ from vlmprof.bisect.metrics import thresholds_file
 from vlmprof.bisect.proved import check_origins
 from vlmprof.bisect.symptoms import sight
 from vlmprof.bisect.worktree import BlockedError, Fixup, Worktree
+from vlmprof.compare.ab import drop_set_aside
 from vlmprof.compare.samples import STEP
 from vlmprof.errors import Exit, UserError
 from vlmprof.records.bisect import Observation, Plan
@@ -109,8 +110,7 @@ def origins(folder: Path, side: str) -> list[str]:
 
 def prune(folder: Path) -> None:
     """Leave the records: logs and traces of up to 20 runs a commit would pile up."""
-    for left in folder.glob("*.unfinished-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    drop_set_aside(folder)
     for left in folder.glob("[ab]-[0-9][0-9]/*"):
         if left.name != "run.json":
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)

@@ -31,8 +31,8 @@ class Judgement:
 
 def judge_metric(seen: Observation, symptom: str, held: Held | None) -> Judgement:
     """The verdict on `seen` where a metric is hunted. `held`: how it compares with the end without the symptom."""
-    if seen.blocked:
-        return Judgement("skip", seen.blocked)
+    if untested := _untested(seen):
+        return untested
     if shows_a_failure(seen):
         return Judgement("skip", f"it fails, so nothing is known of {symptom}: {describe(seen)}")
     if held is None:
@@ -43,10 +43,8 @@ def judge_metric(seen: Observation, symptom: str, held: Held | None) -> Judgemen
 def judge(seen: Observation, symptom: str, reference: Observation | None = None) -> Judgement:
     """The verdict on `seen` where the failure `symptom` is hunted. `reference`: what the end with it showed; None while
     that end is tried."""
-    if seen.blocked:
-        return Judgement("skip", seen.blocked)
-    if seen.exit_code == SKIP_CODE:
-        return Judgement("skip", f"the command says that it cannot be tested (code {SKIP_CODE})")
+    if untested := _untested(seen):
+        return untested
     if not shows_a_failure(seen):
         return Judgement("good", "no failure")
     if symptom == "same":
@@ -56,6 +54,15 @@ def judge(seen: Observation, symptom: str, reference: Observation | None = None)
     if seen.failure_class in HUNTED[symptom]:
         return Judgement("bad", describe(seen), _changed(seen, reference))
     return Judgement("skip", f"another failure than {symptom}: {describe(seen)}")
+
+
+def _untested(seen: Observation) -> Judgement | None:
+    """The skip of what could not be tried at all, whatever is hunted."""
+    if seen.blocked:
+        return Judgement("skip", seen.blocked)
+    if seen.exit_code == SKIP_CODE:
+        return Judgement("skip", f"the command says that it cannot be tested (code {SKIP_CODE})")
+    return None
 
 
 def shows_a_failure(seen: Observation) -> bool:

@@ -8,6 +8,7 @@ early looks take little of it (at half: 3 % of alpha), so they stop for what is 
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,11 +25,13 @@ from vlmprof.records.run import Run
 from vlmprof.records.store import read_run, write_whole
 from vlmprof.workload.spec import Workload
 
-__all__ = ["LEAST_ROUNDS", "Rounds", "RunFailed", "levels", "run_ab"]
+__all__ = ["LEAST_ROUNDS", "Rounds", "RunFailed", "drop_set_aside", "levels", "run_ab"]
 
 SHARES = (0.5, 0.75, 1.0)
 """Of the rounds, after which the comparison is looked at."""
 LEAST_ROUNDS = 3
+SET_ASIDE = ".unfinished-"
+"""Between a run folder's name and a number: what an interrupted or failed run left."""
 
 
 class RunFailed(UserError):  # noqa: N818 - the run's failure, not one of the caller's
@@ -190,5 +193,11 @@ def _step_ms(run: Run) -> str:
 def _set_aside(folder: Path) -> None:
     """Keep what an interrupted or failed run left, out of the way."""
     taken: Sequence[str] = [other.name for other in folder.parent.iterdir()]
-    name = next(name for number in range(1, 10_000) if (name := f"{folder.name}.unfinished-{number}") not in taken)
+    name = next(name for number in range(1, 10_000) if (name := f"{folder.name}{SET_ASIDE}{number}") not in taken)
     folder.rename(folder.with_name(name))
+
+
+def drop_set_aside(out: Path) -> None:
+    """Remove what interrupted runs left in the folder of an A/B: for those who run many."""
+    for left in out.glob(f"*{SET_ASIDE}*"):
+        shutil.rmtree(left, ignore_errors=True)

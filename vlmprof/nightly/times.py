@@ -1,12 +1,11 @@
 """Times of two checkouts of one repository, run in turns on this machine: a night's A/B."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vlmprof.compare import compare
-from vlmprof.compare.ab import run_ab
+from vlmprof.compare.ab import drop_set_aside, run_ab
 from vlmprof.nightly.held_against import thresholds
 from vlmprof.nightly.suite import SuiteWorkload
 from vlmprof.records.comparison import Comparison
@@ -42,7 +41,6 @@ def interleave(
     limits = thresholds(entry.slowdown)
     sides = str(good.folder), str(other.folder)
     rounds = run_ab(*sides, workload, options, entry.rounds, out, limits, tell=tell)
-    for left in out.glob("*.unfinished-*"):  # what an interrupted run was
-        shutil.rmtree(left, ignore_errors=True)
+    drop_set_aside(out)
     labels = good.label, other.label
     return compare(rounds.a, rounds.b, thresholds=rounds.thresholds, labels=labels)

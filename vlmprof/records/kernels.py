@@ -16,12 +16,12 @@ def _mean(samples: Sequence[float], unit: str = "ms", source: Source = "kernel")
     return Figure(value=statistics.fmean(samples), unit=unit, source=source, samples=tuple(samples))
 
 
-Part = tuple[str, str]
+Point = tuple[str, str]
 """(stage, hook point)"""
 
 
-def device_of(traced: Sequence[Event], in_layers: Iterable[Part]) -> Device | None:
-    """The device over whole traced steps; None where none was traced. `in_layers`: what is hooked within layers."""
+def device_of(traced: Sequence[Event], in_layers: Iterable[Point]) -> Device | None:
+    """The device over whole traced steps; None where none was traced. `in_layers`: the stages within layers."""
     if not traced:
         return None
     steps = [step["kernels"] for step in traced]
@@ -40,25 +40,30 @@ def device_of(traced: Sequence[Event], in_layers: Iterable[Part]) -> Device | No
     )
 
 
-def _hidden(steps: Sequence[Event], in_layers: Iterable[Part]) -> list[str]:
-    """Stages of layers that were never entered while CUDA graphs were launched: they replayed inside; or parts of
-    them."""
+def _hidden(steps: Sequence[Event], in_layers: Iterable[Point]) -> list[str]:
+    """Stages of layers that were never entered while that side of the model launched CUDA graphs: they replayed inside;
+    or parts of them."""
     launches: dict[str, float] = {}
     for step in steps:
         for stage, count in step["graph_launches"].items():
             launches[stage] = launches.get(stage, 0.0) + count / len(steps)
-    if not launches:
-        return []
-    seen = {(stage, part) for step in steps for stage, part in step["entered"]}
-    whole = {stage for stage, _ in seen}
-    parts: dict[str, list[str]] = {}
-    for stage, part in in_layers:
-        if (stage, part) not in seen:
-            parts.setdefault(stage, []).append(part)
+    sides = {_side(stage) for stage in launches}
+    seen = {(stage, point) for step in steps for stage, point in step["entered"]}
+    entered = {stage for stage, _ in seen}
+    unseen: dict[str, list[str]] = {}
+    for stage, point in in_layers:
+        # A graph that no stage launched may hold anything; else a side that launched none just did not run.
+        if (stage, point) not in seen and sides & {_side(stage), "other"}:
+            unseen.setdefault(stage, []).append(point)
     within = ", ".join(f"{count:.0f} in {stage}" for stage, count in launches.items())
     reason = f"replayed inside CUDA graphs (launches a step: {within}), whose time stands there"
-    named = [(stage, f"{stage} in part ({', '.join(parts[stage])})") for stage in STAGES if stage in parts]
-    return [f"{in_part if stage in whole else stage}: {reason}" for stage, in_part in named]
+    in_part = {stage: f" in part ({', '.join(points)})" if stage in entered else "" for stage, points in unseen.items()}
+    return [f"{stage}{in_part[stage]}: {reason}" for stage in STAGES if stage in unseen]
+
+
+def _side(stage: str) -> str:
+    """`encoder` of `encoder.attention`."""
+    return stage.partition(".")[0]
 
 
 def coverage_kernels(traced: Sequence[Event]) -> float | None:

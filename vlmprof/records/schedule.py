@@ -43,5 +43,6 @@ def plan_kinds(steps: int, warmup: int, others: tuple[StepKind, ...]) -> list[Pl
 
 
 def spread(steps: int, most: int) -> set[int]:
-    """At most `most` of `range(steps)`, evenly, both ends among them."""
-    return {round(number * (steps - 1) / max(most - 1, 1)) for number in range(min(most, steps))}
+    """At most `most` of `range(steps)`, evenly, both ends among them; all of them where there are no more."""
+    count = min(most, steps)
+    return {round(number * (steps - 1) / max(count - 1, 1)) for number in range(count)}

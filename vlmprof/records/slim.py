@@ -106,11 +106,13 @@ VARYING = ("load_average",)
 def differences_beneath(runs: Sequence[Run]) -> tuple[str, ...]:
     """One line for every fact beneath the platform that is not the same in all runs, e.g. `torch: 2.12.0, 2.13.0`."""
     facts: dict[str, list[str]] = {}
+    of_hosts: set[str] = set()  # a host that does not tell one (older records know no driver) does not differ in it
     for run in runs:
         environment = run.environment
         if environment is None:
             continue
         own: dict[str, object] = {"device": environment.device, "threads": environment.threads}
+        of_hosts |= {*environment.host}
         own |= {name: value for name, value in environment.host.items() if name not in VARYING}
         own |= {
             name: f"{package.version} ({package.commit[:10]})" if package.commit else package.version
@@ -123,7 +125,7 @@ def differences_beneath(runs: Sequence[Run]) -> tuple[str, ...]:
     known = sum(run.environment is not None for run in runs)
     lines = []
     for name, values in facts.items():
-        different = sorted({*values, *(["not set"] if len(values) < known else [])})
+        different = sorted({*values, *(["not set"] if len(values) < known and name not in of_hosts else [])})
         if len(different) > 1:
             lines.append(f"{name}: {', '.join(different)}")
     return tuple(lines)

@@ -46,8 +46,8 @@ def device_table(run: Run, device: Device) -> FittedTable:
         busy = line["busy_ms"]
         table.add_row(
             Text(branch(stage, seen), style="bold" if stage == "step" else ""),
-            _ms(busy),
-            "hidden" if device.hides(stage) else f"{busy / whole:.1%}" if busy and whole else "",
+            _ms(busy) or ("hidden" if device.hides(stage) else ""),
+            f"{busy / whole:.1%}" if busy and whole else "",
             _ms(line["total_ms"]),
             _ms(line["exposed_ms"]),
             _ms(line["launch_bound_ms"]),

@@ -91,7 +91,7 @@ class Place:
 
     @property
     def in_layer(self) -> bool:
-        """Whether it is a stage of its own within a layer: what a CUDA graph of the layer can swallow."""
+        """Whether it is, always, a stage of its own within a layer: what a CUDA graph of the layer can swallow."""
         return self.layer is not None and self.point.marks_backward and not self.point.rerun_only
 
 
@@ -123,7 +123,7 @@ def missing_stages(places: list[Place]) -> dict[str, str]:
         for side in ("encoder", "decoder") if "*" in point.stage else ("",):
             stage = point.stage.replace("*", side)
             if stage not in ("encoder.norms", "decoder.mlp"):
-                wanted.setdefault(stage, []).append(f"{point.owner}.{point.member}" if point.member else point.owner)
+                wanted.setdefault(stage, []).append(point.part)
     return {
         stage: f"nothing to hook: this model has no {' or '.join(names)}"
         for stage, names in wanted.items()

@@ -167,6 +167,7 @@ def staged(
 
 def _marked(value: Tensor, end: Callable[[Any], None]) -> Tensor:
     """`value`, or a view of it whose autograd node tells that the stage's backward is over."""
+    # `is_leaf` first: it is ten times as fast, and every parameter is one.
     if not value.requires_grad or (value.is_leaf and isinstance(value, torch.nn.Parameter)):
         return value
     view = value[...]

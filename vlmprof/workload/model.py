@@ -83,8 +83,7 @@ SAFE_GRAPH_SCOPE = {
     "transformer_engine": ("attn", "moe_router", "moe_preprocess"),
     "local": ("moe_router", "moe_preprocess"),
 }
-"""What an MoE layer can capture without expert capacity: all but what depends on how many tokens each expert gets.
-Megatron's `local` leaves an MoE layer's attention out: it would take the whole layer with it."""
+"""What an MoE layer can capture without expert capacity: all but what depends on how many tokens each expert gets."""
 
 
 def build_model(workload: Workload, dtype: torch.dtype, device: torch.device = CPU) -> VisionLanguageModel:

@@ -7,9 +7,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.integration.training import losses, small, train_here
+from vlmprof.errors import UserError
 from vlmprof.workload.flops import forward_flops, parameters, stage_flops, step_flops, useful_flops
 from vlmprof.workload.packing import Sequence, plan_steps
 from vlmprof.workload.samples import open_source
+from vlmprof.workload.settings import load_workload
 from vlmprof.workload.spec import Workload
 
 pytestmark = [pytest.mark.usefixtures("megatron"), pytest.mark.filterwarnings("ignore")]
@@ -234,6 +236,23 @@ def test_flops_of_each_stage_alone() -> None:
         layer.mlp(hidden)
     experts = counter.get_total_flops() * layers - expected["decoder.router"] - expected["decoder.shared_experts"]
     assert experts == expected["decoder.experts"]
+
+
+def test_local_graphs_take_megatrons_own_moe_layer_where_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from megatron.core.transformer import transformer_layer
+    from megatron.core.transformer.spec_utils import ModuleSpec
+
+    from vlmprof.workload.model import graphable_layer
+
+    def layer(*assignments: str) -> type:
+        spec = ModuleSpec(module=transformer_layer.TransformerLayer)
+        return graphable_layer(load_workload("tiny", [*assignments]), spec).module
+
+    assert layer() is layer("cuda_graph=transformer_engine") is transformer_layer.TransformerLayer
+    assert layer("cuda_graph=local") is transformer_layer.MoETransformerLayer
+    monkeypatch.delattr(transformer_layer, "MoETransformerLayer")
+    with pytest.raises(UserError, match="cannot capture parts of an MoE layer"):
+        layer("cuda_graph=local")
 
 
 def test_padding_is_told_from_useful_work() -> None:

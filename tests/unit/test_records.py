@@ -6,6 +6,7 @@ import pytest
 
 from vlmprof.advice import RULES, advise
 from vlmprof.errors import MachineError, UserError
+from vlmprof.records import environment
 from vlmprof.records.assemble import assemble
 from vlmprof.records.figures import Absent, Figure, middle_half
 from vlmprof.records.journal import Event, FileJournal, read_journal
@@ -175,6 +176,13 @@ def test_kinds_replay_the_same_batches_and_take_turns_at_going_first() -> None:
     assert [step.batch for step in plan] == [2, 2, 3, 3, 4, 4, 5, 5]
     assert [step.kind for step in plan] == ["plain", "spanned", "spanned", "plain"] * 2
     assert all(step.kind == "plain" for step in plan_kinds(3, 1, ()))
+
+
+def test_the_gpus_driver_is_told_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "DRIVER", tmp_path / "version")
+    assert "driver" not in environment.host_facts()
+    (tmp_path / "version").write_text("580.1\n")
+    assert environment.host_facts()["driver"] == "580.1"
 
 
 @pytest.mark.parametrize(

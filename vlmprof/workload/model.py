@@ -19,7 +19,7 @@ from vlmprof.workload.batches import MicroBatch
 from vlmprof.workload.spec import Workload
 from vlmprof.workload.vision import Merger, VisionModel
 
-__all__ = ["VisionLanguageModel", "build_model", "has_transformer_engine"]
+__all__ = ["VisionLanguageModel", "build_model", "graphable_layer", "has_transformer_engine"]
 
 
 def has_transformer_engine(device: torch.device) -> bool:
@@ -159,7 +159,7 @@ def build_model(workload: Workload, dtype: torch.dtype, device: torch.device = C
         Merger(projector_config, encoder, workload.model.merged_width, layers.projector_submodules()),
         GPTModel(
             config=language_config,
-            transformer_layer_spec=_graphable(workload, layers.decoder_layer_spec(decoder)),
+            transformer_layer_spec=graphable_layer(workload, layers.decoder_layer_spec(decoder)),
             vocab_size=decoder.vocab_size,
             max_sequence_length=workload.data.seq_length,
             position_embedding_type="rope",
@@ -226,7 +226,7 @@ def _graphs(workload: Workload) -> dict[str, Any]:
     return {"cuda_graph_impl": knobs.cuda_graph, parts: list(scope)}
 
 
-def _graphable(workload: Workload, spec: ModuleSpec) -> ModuleSpec:
+def graphable_layer(workload: Workload, spec: ModuleSpec) -> ModuleSpec:
     """The decoder's layer; with `local` graphs Megatron's own for MoE, which captures the parts around the experts.
 
     Raises:

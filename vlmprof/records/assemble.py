@@ -76,7 +76,7 @@ def assemble(
         router=router_of(counted),
         coverage=_coverage(spanned),
         coverage_kernels=coverage_kernels(traced),
-        device=device_of(traced, [(stage, part) for stage, part in model.get("in_layers", [])]),
+        device=device_of(traced, [(stage, point) for stage, point in model.get("in_layers", [])]),
         traces=tuple(start.get("traces", ())),
         overhead=tuple(_overhead(measured, plain)),
         notes=tuple(start.get("notes", ())),

@@ -94,7 +94,7 @@ def _merge_kernels(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             rows[stage, phase] = [one + other / count for one, other in zip(before, values, strict=True)]
         for stage, number in fact["graph_launches"].items():
             launches[stage] = launches.get(stage, 0.0) + number / count
-    entered = sorted({(stage, part) for fact in facts for stage, part in fact["entered"]})
+    entered = sorted({(stage, point) for fact in facts for stage, point in fact["entered"]})
     return {
         **merged,
         "rows": [[*key, *row] for key, row in rows.items()],

@@ -8,7 +8,7 @@ from vlmprof.records.stage_tree import STAGES, ancestors
 from vlmprof.report.fitted import Column, FittedTable
 from vlmprof.report.tree import branch
 
-__all__ = ["COLUMNS", "device_notes", "device_sums", "device_table"]
+__all__ = ["COLUMNS", "device_notes", "device_sums", "device_table", "device_times"]
 
 COLUMNS = {
     "busy_ms": "busy",
@@ -34,6 +34,13 @@ def device_sums(run: Run, device: Device) -> dict[str, dict[str, float]]:
     return sums
 
 
+def device_times(device: Device, stage: str, line: dict[str, float]) -> list[str]:
+    """The cells of a stage under `COLUMNS` but the last, which is no time: empty where the device did nothing for it,
+    `hidden` where that cannot be told. `line`: of `device_sums`."""
+    busy, *others = (_ms(line[name]) for name in COLUMNS if name != "syncs")
+    return [busy or ("hidden" if device.hides(stage) else ""), *others]
+
+
 def device_table(run: Run, device: Device) -> FittedTable:
     """Milliseconds by stage over all phases, children included in their parents."""
     sums = device_sums(run, device)
@@ -43,14 +50,12 @@ def device_table(run: Run, device: Device) -> FittedTable:
     seen = [stage for stage in STAGES if stage in sums]
     for stage in seen:
         line = sums[stage]
-        busy = line["busy_ms"]
+        busy, *others = device_times(device, stage, line)
         table.add_row(
             Text(branch(stage, seen), style="bold" if stage == "step" else ""),
-            _ms(busy) or ("hidden" if device.hides(stage) else ""),
-            f"{busy / whole:.1%}" if busy and whole else "",
-            _ms(line["total_ms"]),
-            _ms(line["exposed_ms"]),
-            _ms(line["launch_bound_ms"]),
+            busy,
+            f"{line['busy_ms'] / whole:.1%}" if line["busy_ms"] and whole else "",
+            *others,
             f"{line['syncs']:.0f}" if line["syncs"] else "",
         )
     return table

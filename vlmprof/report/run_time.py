@@ -4,7 +4,7 @@ from vlmprof.records.figures import Absent, Figure, Measured
 from vlmprof.records.run import Device, Run
 from vlmprof.records.stage_tree import PHASES, STAGES
 from vlmprof.report.charts import Series, Titles, lines, ranges_over_ranks, tree_bars
-from vlmprof.report.device import COLUMNS, device_sums
+from vlmprof.report.device import COLUMNS, device_sums, device_times
 from vlmprof.report.page import Block, Chart, Fact, Facts, Prose, Section, Table
 from vlmprof.report.ranks import spread_rows
 from vlmprof.report.terminal import by_stage, show_ms
@@ -113,9 +113,8 @@ def _device_table(run: Run, device: Device) -> Table:
     seen = [stage for stage in STAGES if stage in sums]
     rows = []
     for stage in seen:
-        times = [show_ms(sums[stage].get(name)) if sums[stage].get(name) else "" for name in COLUMNS if name != "syncs"]
-        times[0] = times[0] or ("hidden" if device.hides(stage) else "")
-        syncs = sums[stage].get("syncs")
+        syncs = sums[stage]["syncs"]
+        times = device_times(device, stage, sums[stage])
         rows.append((branch(stage, seen), *times, f"{syncs:,.0f}" if syncs else ""))
     caption = (
         "ms a traced step, children included. Busy: union of kernels, copies and memsets by who launched them; "

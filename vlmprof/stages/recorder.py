@@ -174,9 +174,10 @@ class Recorder:
         fits = self._holds.get((above, below))
         if fits is None:
             outer, inner = self.ranges[above], self.ranges[below]
-            fits = outer.phase != "backward" or outer.holds(inner)
-            if fits and (outer.stage, outer.layer, outer.phase) == (inner.stage, inner.layer, inner.phase):
+            if outer.name == inner.name:
                 fits = self._forward_of(outer) in self._within.get(self._forward_of(inner), frozenset())
+            else:
+                fits = outer.phase != "backward" or outer.holds(inner)
             self._holds[above, below] = fits
         return fits
 
